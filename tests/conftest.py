@@ -1,4 +1,4 @@
-"""What several test files share: an empty project, and sandboxes over it that are closed afterwards."""
+"""Fixtures and hooks for all tests: isolation of the test process, an empty project, and sandboxes that are closed afterwards."""
 
 import os
 import shutil
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 pytest_plugins = ["containment_fixtures"]
 
-# A loaded machine is no failure, and luck is none: `--hypothesis-profile explore` looks for examples that were never tried.
+# No deadline, because a busy machine is no failure. Fixed examples, because luck must not decide: `--hypothesis-profile explore` tries new ones.
 settings.register_profile("corral", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, derandomize=False)
 settings.load_profile("corral")
 _HOME = pytest.StashKey[str]()
-# The value of a parameter, and the program that such a test needs. A fresh machine lacks these, so `make test-real` runs those tests.
+# Maps the value of a parameter to the program that such a test needs. A fresh machine lacks these, so `make test-real` runs those tests.
 PACKAGED = {"bubblewrap": "bwrap", "zsh": "zsh", "fish": "fish"}
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Isolate the process that runs the tests: each worker of `pytest -n`, or pytest itself."""
-    # Not in pyproject.toml, which the copy that an ordinary user runs lacks.
+    # Not in pyproject.toml: the copy of the tests that runs as an ordinary user has no such file.
     config.addinivalue_line(
         "markers", "real: long, or needs system packages that a fresh machine lacks (make test-real)"
     )
@@ -44,7 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Remove the home directory that the tests had."""
+    """Remove the home directory of the tests."""
     if home := config.stash.get(_HOME, ""):
         isolation.remove_home(home)
 
@@ -69,7 +69,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Turn a skip into a failure where nothing may be skipped, as in `make test-real`."""
+    """Turn a skip into a failure where no test may be skipped, as in `make test-real`."""
     report = yield
     if report.skipped and not hasattr(report, "wasxfail") and os.environ.get("CORRAL_MUST_RUN") == "1":
         report.outcome = "failed"
@@ -79,7 +79,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Let each worker begin with the longest tests, so that the short ones even out the end."""
+    """Run the longest tests first, so that all workers end at about the same time."""
     workers = getattr(config, "workerinput", {"workercount": 1})["workercount"]
     long = [item for item in items if item.path.name == "test_ordinary_user.py"]
     rest = [item for item in items if item.path.name != "test_ordinary_user.py"]
@@ -94,7 +94,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left() -> Iterator[None]:
-    """What a test leaves running would fail others, of which many count the children of this process."""
+    """Fail if a test leaves processes running. Many other tests count the children of this process."""
     before = running()
     yield
     until = time.monotonic() + DEADLINE_SECONDS
@@ -105,7 +105,7 @@ def _nothing_is_left() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def _full(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Pages and examples are for machines where every layer holds."""
+    """Skip unless every layer of containment works: pages and examples assume such a machine."""
     with Sandbox(SandboxConfig(str(tmp_path_factory.mktemp("probe")))) as box:
         result = box.run(["true"])
     if result.enforcement != "full":
@@ -115,9 +115,9 @@ def _full(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture
 def place(_full: None) -> "Iterator[Place]":
-    """A home with a project, as the pages describe them. Not in /tmp, which is scratch for the guard."""
+    """A home with a project, as the pages describe them. Not in /tmp, which the guard treats as scratch."""
     home = Path(tempfile.mkdtemp(prefix="corral-docs-", dir="/var/tmp"))
-    from docplace import Place  # what it needs is not there where tests are repeated as an ordinary user
+    from docplace import Place  # its dependencies are missing in the copy that runs as an ordinary user
 
     yield Place(home)
     shutil.rmtree(home, ignore_errors=True)
@@ -153,7 +153,7 @@ def box(sandbox: Callable[..., Sandbox]) -> Sandbox:
 
 @pytest.fixture
 def open_sandbox(sandbox: Callable[..., Sandbox]) -> Callable[..., Sandbox]:
-    """A function that makes sandboxes whose guard allows everything, for tests of what runs and not of what may."""
+    """A function that makes sandboxes whose guard allows everything, for tests of execution rather than of decisions."""
     groups = dict.fromkeys(profile_named("strict").groups, Decision.ALLOW)
     profile = Profile("open", dict.fromkeys(effects(), Decision.ALLOW), groups)
 

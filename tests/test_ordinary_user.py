@@ -1,4 +1,4 @@
-"""The same processes and the same attacks as an ordinary user: the tests of this folder once more, without root's rights."""
+"""Repeats the tests of processes and attacks as an ordinary user, without root's rights."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from observe import alive, unique_seconds
 pytestmark = pytest.mark.real
 
 NOBODY = 65534
-# Through a shell: setpriv itself still finds programs with root's rights.
+# setpriv looks the program up while it still has root's rights, so a shell does the lookup instead.
 AS_NOBODY = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "sh", "-c", 'exec "$@"', "sh"]
 HERE = Path(__file__).parent
 NEEDED = [
@@ -39,7 +39,7 @@ NEEDED += [
     "_hypothesis_ftz_detector",
     "_hypothesis_globals",
 ]
-# The files that are run once more as an ordinary user.
+# The test files that run again as an ordinary user.
 REPEATED = [
     "apps/cli/test_approver.py",
     "apps/doctor/test_doctor.py",
@@ -65,7 +65,7 @@ REPEATED = [
     *sorted(str(path.relative_to(HERE)) for path in (HERE / "containment").rglob("test_*.py")),
 ]
 COPIED = ["conftest.py", "support", "_lib", "apps", "audit", "containment", "policy", "runtime", "transactions"]
-# The list of attacks: whole for either, and nothing of it may be skipped.
+# The attacks: root and the ordinary user run all of them, and none may be skipped.
 ATTACKS = [
     "containment/test_attacks.py",
     "containment/test_escape_classes.py",
@@ -75,7 +75,7 @@ ATTACKS = [
     "containment/test_walls.py",
 ]
 MIN_ATTACKS = 80
-# What takes long and depends on no right: once is enough.
+# Slow tests that do not depend on privileges: running them as root is enough.
 LEFT_OUT = (
     "not gigabyte and not bomb and not talking and not limit and not two_hundred and not three_hundred and not forges"
 )
@@ -83,7 +83,7 @@ LEFT_OUT = (
 
 @cache
 def python_for_all() -> str | None:
-    """Return an interpreter like this one that every user may start."""
+    """Return an interpreter of this version that every user can start."""
     for path in (
         sys._base_executable,
         f"/usr/bin/python{sys.version_info[0]}.{sys.version_info[1]}",
@@ -98,7 +98,7 @@ def python_for_all() -> str | None:
 
 @pytest.fixture(scope="module")
 def shelf() -> Iterator[Path]:
-    """A directory that everybody can read, with copies of the package, its tests and what they need."""
+    """A directory that every user can read, with copies of the package, its tests and their dependencies."""
     folder = Path(tempfile.mkdtemp(prefix="corral-ordinary-"))
     folder.chmod(0o755)
     for name in NEEDED:
@@ -121,14 +121,14 @@ def shelf() -> Iterator[Path]:
     os.chown(folder / "home", NOBODY, NOBODY)
     python = python_for_all()
     if python is not None:
-        # The user cannot write there, and would compile everything for each process anew.
+        # Compile now: the user cannot write .pyc files there, so every process would compile the sources again.
         subprocess.run([python, "-I", "-m", "compileall", "-q", "-j2", str(folder / "lib")], check=True)
     yield folder
     shutil.rmtree(folder)
 
 
 def as_nobody(shelf: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run the shelf's python as an ordinary user."""
+    """Run the interpreter as an ordinary user, with the copies on its path."""
     python = python_for_all()
     if python is None:
         pytest.skip("there is no interpreter of this version that an ordinary user can start")
@@ -149,8 +149,8 @@ def as_nobody(shelf: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def repeat(shelf: Path, name: str, *options: str) -> str:
-    """Run a file of tests as an ordinary user, and return the last line that it prints."""
-    # One place for each file: what a test leaves that its owner cannot remove must not stop the next.
+    """Run a test file as an ordinary user, and return the last line of its output."""
+    # A directory for each file: a test can leave files that the user cannot remove, and they must not stop the next.
     place = shelf / "home" / str(REPEATED.index(name))
     fixed = ["-q", "-x", "-p", "no:cacheprovider", "-W", "error", "--basetemp", str(place)]
     done = as_nobody(shelf, "-m", "pytest", *fixed, *options, str(shelf / "tests" / name))
@@ -160,16 +160,16 @@ def repeat(shelf: Path, name: str, *options: str) -> str:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the tests already run as an ordinary user")
 @pytest.mark.parametrize("name", [name for name in REPEATED if name not in ATTACKS])
-def test_it_is_the_same_for_an_ordinary_user(shelf: Path, name: str) -> None:
+def test_ordinary_user_passes_the_same_tests(shelf: Path, name: str) -> None:
     assert " passed" in repeat(shelf, name, "-k", LEFT_OUT)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the tests already run as an ordinary user")
 @pytest.mark.parametrize("name", ATTACKS)
-def test_every_attack_is_held_for_an_ordinary_user(shelf: Path, name: str) -> None:
+def test_ordinary_user_is_contained_against_every_attack(shelf: Path, name: str) -> None:
     summary = repeat(shelf, name)
     print(name, summary)
-    # As many as root runs: none is left out, none is skipped.
+    # The count equals root's: no attack is missing or skipped.
     listed = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "--collect-only", str(HERE / name)],
         capture_output=True,
@@ -182,7 +182,7 @@ def test_every_attack_is_held_for_an_ordinary_user(shelf: Path, name: str) -> No
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a program that an ordinary user cannot kill")
-def test_what_cannot_be_killed_is_reported_and_does_not_hold_the_run(shelf: Path) -> None:
+def test_unkillable_process_is_reported_without_delaying_run(shelf: Path) -> None:
     if os.statvfs(shelf).f_flag & os.ST_NOSUID:
         pytest.skip("the temporary directory gives no program another user's rights")
     stubborn, seconds = shelf / "stubborn", unique_seconds()
@@ -207,7 +207,7 @@ with Sandbox(SandboxConfig({str(shelf / "home")!r}, containment=Containment(back
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the tests already run as an ordinary user")
-def test_the_tasks_that_come_with_corral_pass_for_an_ordinary_user(shelf: Path) -> None:
+def test_bundled_tasks_pass_as_an_ordinary_user(shelf: Path) -> None:
     done = as_nobody(shelf, "-m", "corral", "eval", "--fixtures", "--json", "--out", str(shelf / "home" / "eval"))
     told = json.loads(done.stdout)
     assert (done.returncode, told["not_passed"], told["failed"], told["error"]) == (0, [], 0, 0), done.stderr

@@ -1,6 +1,6 @@
-"""A throwaway machine full of canaries, behind the outer wall of two_walls: runs one program at a time there, and says which canary it touched.
+"""Runs programs one at a time on a throwaway machine full of canaries, inside the outer wall of two_walls, and reports the canaries they touch.
 
-Every canary holds a word of its own, which must turn up nowhere that a program can write.
+Every canary contains a unique text. That text must not appear in any place that a program can write to.
 """
 
 import base64
@@ -105,10 +105,10 @@ PLAIN = {
     "/etc/hosts": "127.0.0.1 localhost\n",
     "/etc/hostname": "throwaway\n",
 }
-# Shown to every command by design: they must not change, and may be read.
+# Every command may read these by design, but must not change them.
 READABLE = ("/etc/", "/usr/", "/opt/", "/bin/", "/sbin/", "/lib")
 SECRET_OF_ETC = ("/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/etc/ssh/", "/etc/ssl/private/")
-# Nothing of these is a canary: the system's, the kernel's, and the walls themselves.
+# These hold no canaries: directories of the system and the kernel, and the files of the walls.
 LEFT_OUT = (
     "/usr",
     "/bin",
@@ -128,11 +128,11 @@ PORTS = (1234, 4444, 5000, 8000, 8080, 9999, 12345)
 
 
 class Grounds:
-    """The machine, and what is known of it."""
+    """The throwaway machine: its canaries, its servers, and a snapshot of its files."""
 
     def __init__(self, rows: list[dict[str, Any]], inner: str, seed: str) -> None:
         self.seed = seed
-        self.words: dict[str, str] = {}  # by word, the path of the canary that holds it
+        self.words: dict[str, str] = {}  # maps the text of a canary to its path
         self.servers = _listen()
         for path in (*(str(HOME / name) for name in HOME_CANARIES), *MACHINE_CANARIES, *_named(rows)):
             self.put(path)
@@ -162,19 +162,19 @@ class Grounds:
         )
 
     def put(self, path: str) -> None:
-        """Make a canary, unless something else is there."""
+        """Make a canary, unless the path exists."""
         word = "canary" + hashlib.sha256(f"{self.seed} {path}".encode()).hexdigest()[:24]
         try:
             if _write(Path(path), f"{word}\n"):
                 self.words[word] = path
         except OSError:
-            # Below another canary, or a directory of one.
+            # The path lies below another canary, or is the directory of one.
             return
 
     def run(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Run one program, and tell how it ended and what it touched."""
+        """Run one program, and return how it ended and which canaries it touched."""
         _renew(PROJECT)
-        # As text of a program, not as a call with shell=True: what cannot be parsed is to run too.
+        # Not as a call with shell=True: corral refuses text that it cannot parse, and such programs must run here too.
         words = ["bash", "--noprofile", "--norc", "-c", row["shell"]] if "shell" in row else row["argv"]
         with Sandbox(self.config) as box:
             result = box.run([str(word) for word in words])
@@ -198,13 +198,13 @@ class Grounds:
         return {"id": row["id"], "ended": ended, "breaches": breaches}
 
     def told(self, data: bytes, where: str) -> set[str]:
-        """Return which canaries have been read out into some bytes, plain or encoded."""
+        """Return the canaries whose text appears in the data, plain or encoded."""
         return {
             f"{path} is in {where}" for word, path in self.words.items() if self.secret(path) and _holds(data, word)
         }
 
     def left_in(self, folder: Path) -> set[str]:
-        """Return which canaries have been copied into a directory."""
+        """Return the canaries whose text appears in files of a directory."""
         found: set[str] = set()
         for above, _, names in os.walk(folder):
             for name in names:
@@ -220,18 +220,18 @@ class Grounds:
 
     @staticmethod
     def secret(path: str) -> bool:
-        """Say whether a canary must not even be read."""
+        """Return True if programs must not read this canary."""
         return not path.startswith(READABLE) or path.startswith(SECRET_OF_ETC)
 
 
 def _named(rows: list[dict[str, Any]]) -> list[str]:
-    """Return the absolute paths that programs name, so that there is something where they reach."""
+    """Return the absolute paths that appear in programs, so that canaries can be put there."""
     found: set[str] = set()
     for row in rows:
         text = row.get("shell") or "\n".join(map(str, row["argv"]))
         found.update(re.findall(r"(?<![\w.~/:])/(?:[\w.+-]+/)*[\w.+-]+", text))
     wanted = (os.path.normpath(path.rstrip(".")) for path in found)
-    # Longest first: a path that others lie below is a directory.
+    # Longest first, so that a path with other paths below it becomes a directory.
     return sorted((path for path in wanted if path != "/" and not _left_out(path)), key=len, reverse=True)
 
 
@@ -255,7 +255,7 @@ def _renew(project: Path) -> None:
 
 
 def _listen() -> list[socket.socket]:
-    """Listen where data could leave: on loopback, at the docker socket and at an abstract name."""
+    """Listen on the channels through which data could leave: loopback, the docker socket, and an abstract socket."""
     servers = [socket.create_server(("127.0.0.1", port)) for port in PORTS]
     Path("/run").mkdir(exist_ok=True)
     for name in ("/run/docker.sock", "\0canary"):
@@ -277,13 +277,13 @@ def _reached(server: socket.socket) -> bool:
 
 
 def _others() -> list[str]:
-    """Return the processes that are neither this one nor the wall."""
+    """Return the processes other than this one and PID 1."""
     mine = {"1", str(os.getpid())}
     return [name for name in os.listdir("/proc") if name.isdigit() and name not in mine]
 
 
 def snapshot() -> dict[str, tuple[object, ...]]:
-    """Return all that could be changed on the machine, the project and the system's programs left out."""
+    """Return the state of every file outside the project and the system's directories."""
     found: dict[str, tuple[object, ...]] = {}
     for above, directories, names in os.walk("/"):
         directories[:] = [name for name in directories if not _left_out(os.path.join(above, name))]
@@ -311,6 +311,6 @@ def _changes(before: dict[str, Any], after: dict[str, Any]) -> list[tuple[str, s
 
 def _holds(data: bytes, word: str) -> bool:
     raw = word.encode()
-    # In base64 a word stands in one of three ways, by where it begins; the ends depend on the neighbours.
+    # Base64 encodes a text in three ways, depending on its offset modulo 3. The first and last characters depend on the bytes around it.
     encoded = [base64.b64encode(b"x" * shift + raw)[4 if shift else 0 : -4] for shift in range(3)]
     return any(form in data for form in (raw, raw[::-1], raw.hex().encode(), raw.hex().upper().encode(), *encoded))

@@ -1,6 +1,6 @@
-"""Say for every call of a corpus that `workspace` allows which effect the kernel is to contain: `python tools/contained.py FILE.jsonl [SCOPE]`.
+"""Lists the effects that the kernel must contain, for calls that `workspace` allows: `python tools/contained.py FILE.jsonl [SCOPE]`.
 
-A call with none is allowed on its own merits, and is listed.
+It also lists the calls that have no such effect, which the guard allows because they are harmless.
 """
 
 import json
@@ -16,7 +16,7 @@ from corral.model.call import Call
 
 
 def main() -> None:
-    """Print the effects of what is allowed, most frequent first, and the calls that have none."""
+    """Print the effects of the allowed calls, most frequent first, and the calls without such effects."""
     strict, workspace = (profile_named(name).effects for name in ("strict", "workspace"))
     contained = {
         key for key, decision in workspace.items() if decision == Decision.ALLOW and strict[key] != Decision.ALLOW

@@ -1,4 +1,4 @@
-"""Write the pages that are made from the code. `--check` writes nothing and names those that are not current."""
+"""Writes the documentation pages that are generated from the code. `--check` writes nothing and lists outdated pages."""
 
 import sys
 from pathlib import Path
@@ -7,7 +7,7 @@ import reference_doc
 import rules_doc
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-MADE_ALONE = ("rules", "reference")  # folders that hold nothing else
+MADE_ALONE = ("rules", "reference")  # folders that contain only generated pages
 
 
 def pages() -> dict[str, str]:
@@ -16,14 +16,14 @@ def pages() -> dict[str, str]:
 
 
 def stale(made: dict[str, str]) -> list[str]:
-    """Return the paths that are missing, differ, or lie where only generated pages do and are none."""
+    """Return the pages that are missing or differ, and other files in folders for generated pages only."""
     there = {str(path.relative_to(DOCS)) for name in MADE_ALONE for path in (DOCS / name).rglob("*.md")}
     wrong = {name for name, text in made.items() if not (DOCS / name).exists() or (DOCS / name).read_text() != text}
     return sorted(wrong | (there - set(made)))
 
 
 def write(made: dict[str, str]) -> None:
-    """Make docs/ hold exactly these."""
+    """Write these pages to docs/, and remove outdated ones."""
     for name in stale(made):
         if name in made:
             (DOCS / name).parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""Feed check() a number of cases and stop at the first that raises: `python tools/fuzz.py 1000000 [seed]`.
+"""Calls check() with a number of random cases and stops at the first that raises: `python tools/fuzz.py 1000000 [seed]`.
 
-With atheris installed the cases are guided by coverage; without it they are mutations of the rows' own examples.
+With atheris installed, coverage guides the cases. Without it, they are mutations of the examples in the rule tables.
 """
 
 import random
@@ -121,7 +121,7 @@ PIECES = [
 
 
 def seeds() -> list[str]:
-    """Return the examples of all rows."""
+    """Return the examples of all rules."""
     _, rows = read_tables()
     sources = [s for row in rows.values() for s in (row, row.get("workspace", {}))]
     return [text for source in sources for kind in ("deny", "allow") for text in source.get(kind, ())]
@@ -148,7 +148,7 @@ def mutated(text: str, rng: random.Random, others: list[str]) -> str:
 
 
 class Target:
-    """Judges one text in both profiles, as shell text and as argv; an exception is a finding of the fuzzer."""
+    """Checks one text in both profiles, as shell text and as argv. An exception is a finding."""
 
     def __init__(self) -> None:
         self.configs = [SandboxConfig(project_root="/var/tmp", profile=p) for p in ("strict", "workspace")]
@@ -156,7 +156,7 @@ class Target:
         self.slowest = (0.0, "")
 
     def __call__(self, text: str, number: int) -> None:
-        """Judge one case."""
+        """Check one case."""
         config = self.configs[number % 2]
         call = Call(text, shell=True) if number % 4 < 3 else Call(text.split(" "))
         start = time.perf_counter()
@@ -169,7 +169,7 @@ class Target:
 
 
 def main() -> None:
-    """Run the cases."""
+    """Run the cases that the command line asks for."""
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
     target = Target()
     if find_spec("atheris") is not None:

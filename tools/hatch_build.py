@@ -1,4 +1,4 @@
-"""Compile the rule tables before a wheel or an editable install is made."""
+"""Compiles the rule tables before hatch builds a wheel or an editable install."""
 
 import importlib.util
 import pathlib
@@ -8,7 +8,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class CompileRules(BuildHookInterface[Any]):
-    """Write rules/compiled.bin next to the tables it is made of."""
+    """Writes rules/compiled.bin next to the rule tables."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002  the hook's signature
         source = pathlib.Path(self.root) / "src" / "corral" / "guard" / "rules" / "compiler.py"

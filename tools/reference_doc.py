@@ -1,4 +1,4 @@
-"""Reference pages made from what the code itself reads: the parsers of the command line, the policy's keys, the schemas."""
+"""Generates the reference pages from the command line parsers, the policy keys and the JSON Schemas."""
 
 import argparse
 import json
@@ -47,7 +47,7 @@ def _cell(text: str) -> str:
 
 
 def cli_page() -> str:
-    """Return every command with its options, as `--help` prints them."""
+    """Return the page of all commands and their options, as `--help` prints them."""
     lines = [
         "# Every option\n",
         "Made by `make docs` from the verbs themselves. [The command line](../cli.md) introduces the commands.\n",
@@ -63,7 +63,7 @@ def cli_page() -> str:
 
 
 def verb_section(name: str) -> str:
-    """Return one command: usage, options, examples, notes and exit codes."""
+    """Return the section of one command: usage, options, examples, notes and exit codes."""
     verb, parser = load_verb(name).VERB, verb_parser(name)
     lines = [f"\n## corral {name}\n", f"{verb.summary}\n", "```text", _usage(name, verb, parser), "```\n"]
     options = [_option(action) for action in parser._actions if action.help not in (None, argparse.SUPPRESS)]
@@ -77,7 +77,7 @@ def verb_section(name: str) -> str:
 
 
 def _usage(name: str, verb: Verb, parser: argparse.ArgumentParser) -> str:
-    # Each version of Python breaks the lines of argparse's own usage in another way.
+    # argparse wraps its usage differently in each version of Python.
     if verb.usage:
         return "\n".join(f"corral {line}" for line in verb.usage)
     words = [
@@ -105,7 +105,7 @@ def _example(line: str) -> str:
 
 
 def _default(key: str) -> str:
-    """Return what holds on the command line where no file says anything, as a file would write it."""
+    """Return the default of a key for the command line, in the syntax of a policy file."""
     if key == "profile":
         return '"workspace"'
     if key == "containment.scratch":
@@ -139,7 +139,7 @@ def _takes(key: str) -> str:
 
 
 def policy_page() -> str:
-    """Return every key of a policy file."""
+    """Return the page of all keys of a policy file."""
     rule = schema()["properties"]["rule"]["items"]["properties"]
     lines = [
         "---\nhide: [toc]\n---\n\n# Every policy key\n",
@@ -166,7 +166,7 @@ def policy_page() -> str:
 
 
 def schema_page(name: str, title: str, head: str) -> str:
-    """Return a JSON Schema as tables of fields, and then as it is."""
+    """Return the page of a JSON Schema: tables of its fields, then the schema itself."""
     text = (SCHEMAS / f"{name}.schema.json").read_text()
     data = json.loads(text)
     lines = [
@@ -206,7 +206,7 @@ def _type(value: dict[str, Any]) -> str:
 
 
 def examples_page() -> str:
-    """Return the examples as they are in the repository."""
+    """Return the page with the files of examples/."""
     head = (
         (EXAMPLES / "README.md")
         .read_text()
@@ -229,7 +229,7 @@ def examples_page() -> str:
 
 def pages() -> dict[str, str]:
     """Return every page by its path below docs/."""
-    # What help says must not depend on who asks.
+    # The width of the terminal must not change the help texts.
     os.environ["COLUMNS"] = "100"
     return {
         "examples.md": examples_page(),

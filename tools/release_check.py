@@ -1,6 +1,6 @@
-"""Install what is in dist/ into empty environments, as users will, and run it there: `python tools/release_check.py [EXTRA…]`.
+"""Installs the packages in dist/ into empty environments and runs them, as a user does: `python tools/release_check.py [EXTRA…]`.
 
-pip resolves from the registry that it is set up for. The core is installed from the wheel and from the sdist, then the wheel with each extra.
+pip uses its configured registry. The core is installed from the wheel and from the sdist, then the wheel with each extra.
 """
 
 import subprocess
@@ -10,7 +10,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-# What an extra is for: importing its leaf shows that what it needs is there and fits.
+# The module that each extra is for. Importing it shows that the extra's dependencies are installed and compatible.
 LEAVES = {
     "mcp": "corral.integrations.mcp",
     "otel": "corral.integrations.telemetry.otel",
@@ -29,15 +29,15 @@ SMOKE = """\
 import importlib.metadata, importlib.resources, sys
 import corral, corral.guard.rules.loader
 files = importlib.resources.files("corral")
-assert (files / "py.typed").is_file() and (files / "guard" / "rules" / "compiled.bin").is_file(), "the package is not whole"
-assert "corral.guard.rules.compiler" not in sys.modules, "the rules were not compiled when it was built"
+assert (files / "py.typed").is_file() and (files / "guard" / "rules" / "compiled.bin").is_file(), "the package is incomplete"
+assert "corral.guard.rules.compiler" not in sys.modules, "the build did not compile the rules"
 assert importlib.metadata.metadata("corral")["License-Expression"] == "Apache-2.0"
 assert any(str(path).endswith("licenses/LICENSE") for path in importlib.metadata.files("corral")), "no licence"
 """
 
 
 def extras() -> list[str]:
-    """Return the names of all extras; one without a leaf here is an error."""
+    """Return the names of all extras. Exit with an error if an extra is not in LEAVES."""
     named = list(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
     unknown = set(named) - set(LEAVES)
     if unknown:
@@ -46,7 +46,7 @@ def extras() -> list[str]:
 
 
 def check(what: str, target: str, code: str) -> str:
-    """Return what is wrong with an installation, or nothing."""
+    """Return the error of an installation, or an empty text."""
     with tempfile.TemporaryDirectory(prefix="corral-release-") as place:
         python = f"{place}/venv/bin/python"
         steps = [
@@ -66,7 +66,7 @@ def check(what: str, target: str, code: str) -> str:
 
 
 def main(wanted: list[str]) -> int:
-    """Try all, tell each as it is done, and return the exit code."""
+    """Try each installation, print its outcome, and return the exit code."""
     (wheel,), (sdist,) = (ROOT / "dist").glob("*.whl"), (ROOT / "dist").glob("*.tar.gz")
     tries = [] if wanted else [("wheel", str(wheel), ""), ("sdist", str(sdist), "")]
     tries += [(extra, f"{wheel}[{extra}]", f"import {LEAVES[extra]}\n") for extra in wanted or extras()]

@@ -1,4 +1,4 @@
-"""The pages of the rules, made of the rule tables alone: the same tables give the same pages on every machine."""
+"""Generates the pages of the rules from the rule tables alone. The same tables give the same pages on every machine."""
 
 import re
 from collections import defaultdict
@@ -23,7 +23,7 @@ An id begins with its axis: `name-reboot`, `argv-git-discard`, `structure-unpars
 middle is the command, so `argv-git-discard` and `argv-jj-discard` are one rule, and its page is [argv-discard](rules/argv-discard.md).
 
 """
-NEVER_THERE = "/nonexistent/project"  # as policy files' examples are judged: no file of this machine counts
+NEVER_THERE = "/nonexistent/project"  # as for the examples in policy files: files of this machine do not count
 ALWAYS_THERE = ("/", "/etc", "/etc/passwd", "/etc/hosts", "/usr", "/tmp", "/dev/null", "/dev/mem")
 QUESTIONS = {
     "name": "may a program of this name run?",
@@ -33,7 +33,7 @@ QUESTIONS = {
 }
 
 
-# Read once: the tables are parsed in half a second, and every page asks for the profiles.
+# Cached: parsing the tables takes half a second, and every page needs the profiles.
 _tables = cache(read_tables)
 
 
@@ -61,7 +61,7 @@ def _page(key: str, axis: str) -> Page:
 
 
 def effects_table(tables: dict[str, dict[str, Any]]) -> str:
-    """Return the tables of effects and groups, with what each profile makes of them."""
+    """Return the tables of effects and groups, with the decision of each profile."""
     profiles = [profile_named(name) for name in tables["profiles"]]
     names = " | ".join(p.name for p in profiles)
     rule = "|".join(["---"] * len(profiles))
@@ -79,7 +79,7 @@ def effects_table(tables: dict[str, dict[str, Any]]) -> str:
 
 
 def shapes_table() -> str:
-    """Return what is refused before there is anything to judge; no profile allows these."""
+    """Return the table of refusals that happen before any rule applies. No profile allows these."""
     lines = [
         "## Calls without a shape\n",
         "Refused by every profile.\n",
@@ -101,7 +101,7 @@ def _options(row: dict[str, Any]) -> list[str]:
 
 
 def row_page(name: str, row: dict[str, Any]) -> str:
-    """Return one row: its names, what it does, its examples."""
+    """Return the section of one rule: its names, its effects, and its examples."""
     lines = [f"## {name}\n"]
     others = [n for n in row.get("names", [name]) if n != name]
     if others:
@@ -122,12 +122,12 @@ def row_page(name: str, row: dict[str, Any]) -> str:
 
 
 def _is_everywhere(text: str) -> bool:
-    """Say whether a path in an example means the same on every machine."""
+    """Return True if an example gives the same result on every machine."""
     return not text.startswith("/") or text in ALWAYS_THERE
 
 
 def examples_by_rule(rows: dict[str, dict[str, Any]]) -> tuple[dict[str, list[str]], dict[str, set[str]]]:
-    """Return for each effect's page some examples that meet it, and the commands that can."""
+    """Return for each effect some examples that have it, and the commands that can have it."""
     config = SandboxConfig("/usr", profile="strict")
     endings = sorted((key for key, data in _tables()[0]["effects"].items() if data["axis"] == "argv"), key=len)
     machine = Machine(NEVER_THERE, home="/home/user")
@@ -148,7 +148,7 @@ def examples_by_rule(rows: dict[str, dict[str, Any]]) -> tuple[dict[str, list[st
 
 
 def effect_page(page: str, key: str, data: dict[str, str], found: list[str], commands: set[str]) -> str:
-    """Return the page of one effect: what it is, why, what to do instead, what each profile says, examples."""
+    """Return the page of one effect: its meaning, the reason, the alternative, the decision of each profile, and examples."""
     axis = data["axis"]
     told = _page(key, axis)
     lines = [f"# {page}\n", f"{told.what}\n", *([f"**Instead.** {told.instead}\n"] if told.instead else [])]
@@ -170,13 +170,13 @@ def effect_page(page: str, key: str, data: dict[str, str], found: list[str], com
 
 
 def _met_by_name(row: dict[str, Any]) -> list[str]:
-    """Return the first example of a row that is refused for its name, if there is one."""
+    """Return the first example of a rule that is refused because of the program's name, if any."""
     ids = {f"name-{name.removesuffix('.*')}" for name in row.get("names", [row["id"]])}
     return next(([text] for text in row.get("deny", ()) if ids & rules_met_by(text)), [])
 
 
 def group_page(key: str, data: dict[str, str], rows: dict[str, dict[str, Any]]) -> str:
-    """Return the page of a group of names: every program in it, by its rule's id."""
+    """Return the page of a group: every program in it, by rule id."""
     members = sorted(name for row in rows.values() if row.get("group") == key for name in row.get("names", [row["id"]]))
     lines = [f"# name-{key}\n", f"`NAME` is on the denylist: {data['why']}.\n", f"**Instead.** {data['instead']}\n"]
     lines += [f"| axis | name: {QUESTIONS['name']} |", "|---|---|"]

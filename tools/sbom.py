@@ -1,6 +1,6 @@
-"""Write a bill of materials of what corral and its extras need: CycloneDX 1.6 JSON, made of the locks alone.
+"""Writes a software bill of materials for corral and its extras as CycloneDX 1.6 JSON, from the lock files alone.
 
-The same locks give the same bytes. What is only for development is left out: nobody who installs corral gets it.
+The same lock files give the same bytes. Packages for development only are left out, because users do not install them.
 """
 
 import json
@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCKS = ("requirements/dev.txt", "requirements/frameworks.txt")
-OURS = "corral (pyproject.toml)"  # as a lock names the package itself; its groups have a name behind a colon
+OURS = "corral (pyproject.toml)"  # the name of the package itself in a lock file; a dependency group adds a colon and its name
 ENTRY = re.compile(r"^([a-z0-9][a-z0-9.-]*)(?:\[[^\]]*\])?==([^\s;]+)", re.MULTILINE)
 
 
 class Pin(NamedTuple):
-    """One locked package, and who asked for it."""
+    """One locked package, and the packages that require it."""
 
     name: str
     version: str
@@ -27,12 +27,12 @@ class Pin(NamedTuple):
 
     @property
     def reference(self) -> str:
-        """Return its package URL."""
+        """Return the package URL."""
         return f"pkg:pypi/{self.name}@{self.version}"
 
 
 def pins(text: str) -> dict[str, Pin]:
-    """Read a lock as `uv pip compile` writes it."""
+    """Parse a lock file of `uv pip compile`."""
     starts = [*ENTRY.finditer(text)]
     ends = [*(found.start() for found in starts[1:]), len(text)]
     made = {}
@@ -45,7 +45,7 @@ def pins(text: str) -> dict[str, Pin]:
 
 
 def needed(locked: dict[str, Pin]) -> dict[str, Pin]:
-    """Return what the package or an extra leads to; the rest is for development."""
+    """Return the packages that corral or an extra requires, directly or not. The rest is for development."""
     found = {name for name, pin in locked.items() if OURS in pin.wanted_by}
     while more := {name for name, pin in locked.items() if found & set(pin.wanted_by)} - found:
         found |= more
@@ -57,7 +57,7 @@ def _name(requirement: str) -> str:
 
 
 def bill() -> dict[str, Any]:
-    """Return the document."""
+    """Return the bill of materials."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     version = re.findall(r'^__version__ = "([^"]+)"', (ROOT / "src/corral/__init__.py").read_text(), re.MULTILINE)[0]
     ours = f"pkg:pypi/corral@{version}"

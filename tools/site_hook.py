@@ -1,4 +1,4 @@
-"""What mkdocs cannot do by itself: the root's own pages in the site, and a navigation of the rules. Writes nothing to docs/."""
+"""Hooks for mkdocs: add the pages in the repository's root to the site, and the rules to the navigation. Writes nothing to docs/."""
 
 import re
 from pathlib import Path
@@ -8,12 +8,12 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
 FROM_ROOT = ("SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md")
-_twins: dict[str, tuple[str, str]] = {}  # of every page: its title, and its text for programs that read
+_twins: dict[str, tuple[str, str]] = {}  # for every page: its title, and its Markdown text for programs
 AXES = {"name": "Names", "argv": "Arguments", "structure": "Structure", "path": "Paths"}
 
 
 def on_config(config: Any) -> Any:
-    """Add the generated pages of rules to the navigation."""
+    """Add the generated pages of the rules to the navigation."""
     rules = next(section["Rules"] for section in config.nav if "Rules" in section)
     pages = sorted(path.name for path in (ROOT / "docs" / "rules").glob("*.md"))
     rules += [
@@ -30,7 +30,7 @@ def _title(name: str) -> str:
 
 
 def on_files(files: Files, *, config: Any) -> Files:
-    """Add the pages that lie in the root, where people look for them."""
+    """Add the pages in the repository's root to the site."""
     for name in FROM_ROOT:
         files.append(File.generated(config, name, content=_at_home((ROOT / name).read_text())))
     return files
@@ -41,7 +41,7 @@ def _at_home(text: str) -> str:
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Lead links to the root's pages to where the site has them, and say nothing of how blocks are tested."""
+    """Rewrite links to the root's pages, and remove the comments about how blocks are tested."""
     depth = page.file.src_uri.count("/")
     up = "../" * depth
     for name in FROM_ROOT:
@@ -52,7 +52,7 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Put diagrams into the page itself, so that they follow its colours; as pictures they follow the system's."""
+    """Inline the diagrams, so that they follow the colours of the page. As images they would follow the system's theme."""
     return re.sub(r'<p><img[^>]*src="(assets/[a-z-]+\.svg)"[^>]*/?></p>', _diagram, html)
 
 
@@ -61,7 +61,7 @@ def _diagram(found: re.Match[str]) -> str:
 
 
 def on_post_build(config: Any) -> None:
-    """Put each page's text beside it, and a list of them where programs look for one."""
+    """Write the Markdown text of each page beside it, and a list of all pages for programs."""
     site = Path(config.site_dir)
     lines = [f"# {config.site_name}\n", f"> {config.site_description}\n"]
     for section in config.nav:

@@ -1,4 +1,4 @@
-"""Runs `make test` in the settings that people run it in, each in a fresh clone, and prints one line for each.
+"""Runs `make test` in the settings that developers use, each in a fresh clone, and prints one line for each.
 
     python tools/test_settings.py                          all settings, the whole suite
     python tools/test_settings.py --only terminal busy     some settings
@@ -35,7 +35,7 @@ JOIN_SESSION_KEYRING, REVOKE, SESSION_KEYRING = 1, 3, -3
 
 @dataclass(frozen=True)
 class Setting:
-    """One way to run the suite. `place` is where the clone lies; `{tmp}` and `{home}` stand for the directories of that name."""
+    """A way to run the suite. `place` is the directory of the clone; `{tmp}` and `{home}` stand for the directories of that name."""
 
     name: str
     means: str
@@ -82,7 +82,7 @@ class Account:
 
 @contextmanager
 def ended_with_us(leader: int) -> Iterator[None]:
-    """Kill the session of a run where this tool is interrupted."""
+    """Kill the session of a run if this tool is interrupted."""
     try:
         yield
     except BaseException:
@@ -91,7 +91,7 @@ def ended_with_us(leader: int) -> Iterator[None]:
 
 
 def at_terminal(script: str, log: Path, account: Account) -> int:
-    """Run in the foreground of a terminal of its own. Nobody types there."""
+    """Run in the foreground of a new terminal that gets no input."""
     pid, terminal = pty.fork()
     if pid == 0:
         account.become()
@@ -156,7 +156,7 @@ def _to_log(
 
 
 def revoke_keyring() -> None:
-    """Leave this process with a session keyring that is revoked, as it is after a login session has ended."""
+    """Give this process a revoked session keyring, as it has after a login session ended."""
     libc = ctypes.CDLL(None, use_errno=True)
     number = KEYCTL[os.uname().machine]
     libc.syscall(number, JOIN_SESSION_KEYRING, None, 0, 0, 0)
@@ -216,13 +216,13 @@ def busy_loops(count: int) -> Iterator[None]:
 
 
 def install_hooks(clone: Path, account: Account) -> str:
-    """Install corral's hooks in the user's home, and programs that call themselves agent hosts of another version; return their directory."""
+    """Install corral's hooks in the user's home, and fake agent hosts of another version. Return the directory of the fake hosts."""
     programs = account.home / "other-hosts"
     programs.mkdir()
     for name in OTHER_HOSTS:
         (programs / name).write_text("#!/bin/sh\necho 0.0.1\nexit 3\n")
         (programs / name).chmod(0o755)
-    # A copy outside of the clone: corral refuses to install a hook that an agent in the clone could change.
+    # A copy outside the clone: corral refuses to install a hook that an agent in the clone could change.
     place = shlex.quote(str(account.home / "installed"))
     script = f"{shlex.quote(account.python)} -m venv {place} && {place}/bin/pip install -q {shlex.quote(str(clone))}"
     script += f" && for host in claude codex gemini cursor; do {place}/bin/corral install $host --yes >/dev/null || exit 1; done"
@@ -241,7 +241,7 @@ def install_hooks(clone: Path, account: Account) -> str:
 
 
 def recorded(home: Path, clone: Path) -> dict[str, tuple[int, int]]:
-    """Return size and time of change of each file of the user's, outside of the clone and of package managers' caches."""
+    """Return the size and modification time of each of the user's files, except the clone and the caches of package managers."""
     found = {}
     for folder, names, files in os.walk(home):
         names[:] = [
@@ -256,7 +256,7 @@ def recorded(home: Path, clone: Path) -> dict[str, tuple[int, int]]:
 
 
 def try_setting(setting: Setting, account: Account, arguments: Sequence[str], logs: Path) -> bool:
-    """Run the suite in one setting, print a line, and say whether it passed and left the user's files alone."""
+    """Run the suite in one setting and print a line. Return True if it passed and did not change the user's files."""
     temporary = Path(tempfile.mkdtemp(prefix="corral-setting-", dir="/tmp"))
     temporary.chmod(0o755)
     clone = Path(setting.place.format(tmp=temporary, home=account.home))
@@ -296,7 +296,7 @@ def try_setting(setting: Setting, account: Account, arguments: Sequence[str], lo
 
 
 def main() -> int:
-    """Try the chosen settings, one after the other."""
+    """Run the suite in each chosen setting."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=[setting.name for setting in SETTINGS], help="names of settings")
     parser.add_argument("--logs", type=Path, help="a directory for the logs (a temporary one)")
@@ -316,7 +316,7 @@ def main() -> int:
     for setting in SETTINGS:
         if chosen.only and setting.name not in chosen.only:
             continue
-        # Hooks are installed in a throwaway user's home only, never in the home of whoever runs this tool.
+        # Hooks are installed in a throwaway user's home only, never in the home of the user who runs this tool.
         if (setting.is_root or setting.has_hooks) and not is_root:
             print(f"left out: {setting.name} needs root")
             continue

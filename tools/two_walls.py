@@ -1,7 +1,7 @@
-"""Run hostile programs contained, with the guard left out, and say what became of the canaries: `python tools/two_walls.py FILE.jsonl…`.
+"""Runs hostile programs contained but unguarded, and reports the canaries they touched: `python tools/two_walls.py FILE.jsonl…`.
 
-A program only ever runs behind both walls: in a corral sandbox, inside a bubblewrap with no network, its own processes and a
-throwaway root, which is looked at from inside before anything runs. Rows are `{"id", "argv": […]}` or `{"id", "shell": "…"}`.
+A program only runs behind both walls: in a corral sandbox, inside a bubblewrap sandbox with a throwaway root, no network and its own
+PID namespace. A check from inside verifies the outer wall before any program runs. Rows are `{"id", "argv": […]}` or `{"id", "shell": "…"}`.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":
-    # As a script inside the outer wall, where nothing is installed.
+    # Inside the outer wall this file runs as a script: nothing is installed there.
     sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 NEEDED = ("corral", "tree_sitter", "tree_sitter_bash")
@@ -43,7 +43,7 @@ HERE = Path(__file__).resolve().parent
 
 
 def run(rows: list[dict[str, Any]], inner: str = "warden", seconds: float | None = None) -> list[dict[str, Any]]:
-    """Run rows behind the outer wall, and return what the inside tells of each; `inner` none is for a test's own programs."""
+    """Run rows behind the outer wall, and return the result of each. `inner="none"` is only for harmless programs of a test."""
     folder = Path(tempfile.mkdtemp(prefix="corral-walls-"))
     try:
         folder.chmod(0o755)
@@ -71,7 +71,7 @@ def run(rows: list[dict[str, Any]], inner: str = "warden", seconds: float | None
 
 
 def _fill(folder: Path) -> None:
-    """Copy what the inside needs to where an ordinary user can read it."""
+    """Copy the packages and scripts for the inside to a folder that an ordinary user can read."""
     for name in NEEDED:
         spec = find_spec(name)
         if spec is None or not spec.submodule_search_locations:
@@ -83,10 +83,10 @@ def _fill(folder: Path) -> None:
 
 
 def _python() -> str:
-    """Return a system interpreter like this one."""
+    """Return the system's interpreter of this version."""
     path = f"/usr/bin/python{sys.version_info[0]}.{sys.version_info[1]}"
     if not os.path.exists(path):
-        raise SystemExit(f"there is no {path}: the inside has the system's programs only")
+        raise SystemExit(f"there is no {path}: only the system's programs are available inside")
     return path
 
 
@@ -145,7 +145,7 @@ def _behind_bubblewrap(folder: Path, seconds: float) -> list[dict[str, Any]]:
 
 @contextmanager
 def _bounded() -> Iterator[list[str]]:
-    """Bound all that is behind the outer wall; give the words of a program that enters the bounds before it is the next one."""
+    """Limit memory and processes behind the outer wall. Yield a command prefix that enters the limits and then runs the rest."""
     bounds = {"memory": ("memory.limit_in_bytes", OUTER_MEMORY_BYTES), "pids": ("pids.max", OUTER_PROCESSES)}
     groups = []
     for name, (file, bound) in bounds.items():
@@ -154,7 +154,7 @@ def _bounded() -> Iterator[list[str]]:
             group.mkdir()
             (group / file).write_text(str(bound))
         except OSError:
-            # No right to make one: the number of processes is bounded all the same.
+            # This user may not make a control group. `ulimit -u` still limits the number of processes.
             continue
         groups.append(group)
     enter = "".join(f"echo $$ > {group}/cgroup.procs && " for group in groups)
@@ -164,7 +164,7 @@ def _bounded() -> Iterator[list[str]]:
     finally:
         until = time.monotonic() + 5
         for group in groups:
-            # The last of them is dead before it has left the group.
+            # A process can be dead and still be in the group for a moment.
             while group.is_dir() and time.monotonic() < until:
                 try:
                     group.rmdir()
@@ -173,10 +173,10 @@ def _bounded() -> Iterator[list[str]]:
 
 
 def verify(brief: dict[str, Any]) -> None:
-    """End this process unless the outer wall stands."""
+    """Exit with an error unless the outer wall is complete."""
     faults = list(_faults(brief))
     if faults:
-        sys.exit("the outer wall does not stand, nothing was run: " + "; ".join(faults))
+        sys.exit("the outer wall is incomplete, nothing was run: " + "; ".join(faults))
 
 
 def _faults(brief: dict[str, Any]) -> Iterator[str]:
@@ -191,7 +191,7 @@ def _faults(brief: dict[str, Any]) -> Iterator[str]:
         yield f"the root is {kinds['/']}"
     for path in brief["absent"]:
         if os.path.exists(path):
-            yield f"{path} is to be seen"
+            yield f"{path} is visible"
     processes = [name for name in os.listdir("/proc") if name.isdigit()]
     if len(processes) > 2:
         yield f"there are {len(processes)} processes"
@@ -204,7 +204,7 @@ def _inside() -> None:
     brief = json.loads(Path("/walls/brief.json").read_text())
     verify(brief)
     sys.path.insert(0, "/walls/lib")
-    from canaries import Grounds  # what is behind the wall alone
+    from canaries import Grounds  # exists only behind the wall
 
     grounds = Grounds(brief["rows"], brief["inner"], secrets.token_hex(8))
     for row in brief["rows"]:
@@ -212,11 +212,11 @@ def _inside() -> None:
 
 
 def main() -> int:
-    """Run the files that are named, or be the inside."""
+    """Run the programs of the named files. With `--inside`, be the process behind the outer wall."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("files", nargs="*", type=Path)
     options.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
-    options.add_argument("--limit", type=int, help="run only so many rows of each file")
+    options.add_argument("--limit", type=int, help="run only this many rows of each file")
     given = options.parse_args()
     if given.inside:
         _inside()

@@ -101,5 +101,5 @@ def test_nothing_runs_without_the_outer_sandbox(tmp_path: Path) -> None:
     code = f"import json, sys\nsys.path.insert(0, {str(TOOLS)!r})\nimport two_walls\ntwo_walls.verify(json.loads(sys.argv[1]))\nprint('stands')"
     done = subprocess.run([sys.executable, "-c", code, json.dumps(brief)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
-    for fault in ("the net namespace is the launcher's", "the pid namespace is the launcher's", "/usr is to be seen"):
+    for fault in ("the net namespace is the launcher's", "the pid namespace is the launcher's", "/usr is visible"):
         assert fault in done.stderr

@@ -1,4 +1,4 @@
-"""A corral that lies outside of any project, as an installer would put it: a copy of the package and its dependencies."""
+"""Installs a copy of corral and its dependencies outside of any project, as an installer does, and runs it."""
 
 import os
 import pty
@@ -20,13 +20,13 @@ DEPENDENCIES = ("tree_sitter", "tree_sitter_bash")
 
 @cache
 def _place() -> tempfile.TemporaryDirectory[str]:
-    # Not in /tmp, where a repository that another test makes for a moment would make all of it a project.
+    # Not in /tmp: if another test makes /tmp a repository for a moment, everything below would count as its project.
     return tempfile.TemporaryDirectory(prefix="corral-alone-", dir="/var/tmp")
 
 
 @cache
 def lib() -> Path:
-    """Return the directory that holds the package and what it needs."""
+    """Return the directory with the package and its dependencies."""
     place = Path(os.path.realpath(_place().name)) / "lib"
     skip = shutil.ignore_patterns("__pycache__")
     shutil.copytree(Path(corral.__file__).parent, place / "corral", ignore=skip)
@@ -39,12 +39,12 @@ def lib() -> Path:
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
-    """Return the environment of a person who has just logged in."""
+    """Return the environment of a user who has just logged in."""
     return {"PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8", "NO_COLOR": "1", "COLUMNS": "400", **more}
 
 
 def command() -> list[str]:
-    """Return the words that run the copy."""
+    """Return the command that runs the copy."""
     return [PYTHON, "-I", "-S", str(lib() / "corral" / "__main__.py")]
 
 
@@ -63,7 +63,7 @@ def run(*words: str, home: Path, cwd: Path, env: Mapping[str, str] | None = None
 
 
 def at_terminal(*words: str, typed: bytes, home: Path, cwd: Path) -> tuple[int, str]:
-    """Run the copy on a terminal where somebody types when asked; return its status and what stood there."""
+    """Run the copy on a terminal, and type the answer when it asks. Return the exit status and the text on the terminal."""
     ours, theirs = pty.openpty()
     try:
         process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Runs the body of an attack as a program, in a sandbox or bare, and says how it went; or why it was not tried."""
+"""Runs the body of an attack as a program, in a sandbox or bare, and returns its outcome, or why it was not tried."""
 
 import json
 import os
@@ -36,20 +36,20 @@ else:
 
 
 def has_bubblewrap() -> bool:
-    """Say whether the tool of the second backend is installed."""
+    """Return True if bubblewrap, the tool of the second backend, is installed."""
     return Path("/usr/bin/bwrap").exists()
 
 
 def must_hold() -> None:
-    """Skip where the kernel gives no containment, or fail where that must not be."""
+    """Skip the test if the kernel has no containment. Fail instead where skips are not allowed."""
     if os.environ.get("CORRAL_MUST_CONTAIN") == "1":
         pytest.fail("this machine cannot contain, and CORRAL_MUST_CONTAIN=1 says that it must")
     pytest.skip("this machine cannot contain")
 
 
 def program(body: str) -> str:
-    """Return the text of the program that an attack is."""
-    # Hundreds of them run, and to import everything takes longer than most.
+    """Return the source of the program that carries out an attack."""
+    # Hundreds of these programs run, and importing every module would take longer than most attacks.
     used = "".join(f"import {name}\n" for name in MODULES if name in body)
     return used + PRELUDE + "".join(f"    {line}\n" for line in body.strip().splitlines()) + EPILOGUE
 
@@ -66,7 +66,7 @@ def run_attack(box: Sandbox, body: str, *, timeout_seconds: float = 60, **facts:
 
 
 def attempt(box: Sandbox, body: str, **facts: object) -> str:
-    """Run the body of an attack as a program in the sandbox, and return how it went."""
+    """Run the body of an attack as a program in the sandbox, and return its outcome."""
     done = run_attack(box, body, **facts)  # type: ignore[arg-type]  # a fact is never a timeout
     if done.signal is not None or done.timed_out:
         return f"held: ended by signal {done.signal}"
@@ -75,7 +75,7 @@ def attempt(box: Sandbox, body: str, **facts: object) -> str:
 
 
 def bare(body: str, folder: Path, *, before: Sequence[str] = (), **facts: object) -> str:
-    """Run the same program as a child of the test itself, without corral, and return how it went."""
+    """Run the same program as a child of the test itself, without corral, and return its outcome."""
     command = [*before, sys._base_executable, "-S", "-c", program(body), json.dumps(facts)]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, close_fds=False, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -83,5 +83,5 @@ def bare(body: str, folder: Path, *, before: Sequence[str] = (), **facts: object
 
 
 def works_uncontained(box: Sandbox, body: str, **facts: object) -> bool:
-    """Say whether an attack that takes root's rights works without containment; nobody else can be asked to show it."""
+    """Return True if an attack that needs root works without containment. Only root can try it, so return True for other users."""
     return os.geteuid() != 0 or attempt(box, body, **facts) == "succeeded"

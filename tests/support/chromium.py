@@ -1,4 +1,4 @@
-"""Chromium from the system's packages, driven by Selenium: one browser a worker, and what tests ask of a page."""
+"""Drives Chromium from the system's packages with Selenium: one browser for each test worker."""
 
 import os
 import shutil
@@ -21,7 +21,7 @@ WIDE, NARROW = (1360, 860), (380, 760)
 
 
 class Browser:
-    """One browser, and the page it shows."""
+    """A browser and the page that it shows."""
 
     def __init__(self, profile: Path) -> None:
         programs = [shutil.which(name) for name in ("chromium", "chromedriver")]
@@ -44,8 +44,8 @@ class Browser:
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
 
     def open(self, address: str) -> None:
-        """Open an address, and wait until the page has its calls."""
-        # The same document with another fragment would not be loaded again.
+        """Open an address, and wait until the page has loaded its calls."""
+        # The browser does not reload a document if only the fragment of the address changes.
         self.driver.get("about:blank")
         self.driver.get(address)
         self.until(lambda: self.js("return document.documentElement.dataset.state") == "ready", "the page is ready")
@@ -56,25 +56,25 @@ class Browser:
         return self.driver.execute_script(code, *arguments)
 
     def until(self, fact: Callable[[], object], words: str) -> None:
-        """Wait until something is so."""
+        """Wait until a condition holds."""
         end = time.monotonic() + DEADLINE_SECONDS
         while not fact():
             assert time.monotonic() < end, f"never: {words}\n{self.log()}"
             time.sleep(0.02)
 
     def settle(self) -> None:
-        """Wait until what was asked for is drawn."""
+        """Wait until the page is drawn."""
         self.driver.execute_async_script(
             "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(() => done()))"
         )
 
     def press(self, *keys: str) -> None:
-        """Press keys, as a person does."""
+        """Press keys."""
         webdriver.ActionChains(self.driver).send_keys(*keys).perform()
         self.settle()
 
     def click(self, selector: str, text: str = "") -> None:
-        """Click the first element of a kind whose text has this."""
+        """Click the first element of a kind whose text contains this."""
         found = self.js(
             "const [s, t] = arguments; const e = [...document.querySelectorAll(s)].find((e) => e.textContent.includes(t));"
             "if (e) e.click(); return Boolean(e)",
@@ -85,7 +85,7 @@ class Browser:
         self.settle()
 
     def texts(self, selector: str) -> list[str]:
-        """Return the texts of the elements of a kind that are shown."""
+        """Return the texts of the visible elements of a kind."""
         found: list[str] = self.js(
             "return [...document.querySelectorAll(arguments[0])].filter((e) => e.getClientRects().length).map((e) => e.textContent)",
             selector,
@@ -98,17 +98,17 @@ class Browser:
         return found
 
     def commands(self) -> list[str]:
-        """Return the calls that the list shows, from its top."""
+        """Return the calls in the list, from the top."""
         found: list[str] = self.js(
             "return [...document.querySelectorAll('.row')].sort((a, b) => a.dataset.at - b.dataset.at).map((row) => row.querySelector('.command').textContent)"
         )
         return found
 
     def log(self) -> list[str]:
-        """Return what the console says since the last time: errors, and what the policy of the page stopped."""
+        """Return the console messages since the last call: errors, and violations of the page's content security policy."""
         return [str(line["message"]) for line in self.driver.get_log("browser")]
 
 
-# What a log is filled with: two that are refused, one that fails.
+# The calls of the test log: two are refused, one fails.
 OUTSIDE = "cd src && cat /etc/shadow"
 CALLS = ("ls", "sort notes.txt | head -1", OUTSIDE, "sudo id", "exit 3")

@@ -1,4 +1,4 @@
-"""What the tests of containment share: a sandbox that holds, one that does not, and victims of the test's own."""
+"""Fixtures of the containment tests: a sandbox with containment, one without, and victims for attacks."""
 
 import os
 import socket
@@ -26,7 +26,7 @@ def held(open_sandbox: Callable[..., Sandbox]) -> Sandbox:
 
 @pytest.fixture
 def loose(open_sandbox: Callable[..., Sandbox]) -> Sandbox:
-    """The same without containment."""
+    """A sandbox without containment whose guard allows everything."""
     return open_sandbox(containment=Containment(backend="none"))
 
 
@@ -41,7 +41,7 @@ def outside(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def sleeper() -> Iterator[int]:
-    """A process of the test's own, with a secret in its environment."""
+    """A process outside the sandbox, with a secret in its environment."""
     with subprocess.Popen(["sleep", unique_seconds()], env={"SECRET": "canary"}) as process:
         yield process.pid
         process.kill()
@@ -49,7 +49,7 @@ def sleeper() -> Iterator[int]:
 
 @pytest.fixture
 def servers(outside: Path) -> Iterator[dict[str, Any]]:
-    """Servers of the test's own that answer: TCP and UDP on loopback, a unix socket by path and one by abstract name."""
+    """Servers outside the sandbox: TCP and UDP on loopback, a unix socket with a path, and an abstract one."""
     abstract = f"corral-test-{os.getpid()}-{unique_seconds()}"
     tcp = socket.create_server(("127.0.0.1", 0))
     udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -80,7 +80,7 @@ def servers(outside: Path) -> Iterator[dict[str, Any]]:
 
 @pytest.fixture
 def giver(outside: Path) -> Iterator[dict[str, Any]]:
-    """Servers outside, by path and by abstract name, that hand a descriptor of their directory to whoever connects."""
+    """Servers outside the sandbox, on a path and on an abstract name, that send a descriptor of their directory to every client."""
     addresses = [str(outside / "giver"), f"\0corral-giver-{os.getpid()}-{unique_seconds()}"]
     directory = os.open(outside, os.O_RDONLY | os.O_DIRECTORY)
     servers = [socket.socket(socket.AF_UNIX) for _ in addresses]

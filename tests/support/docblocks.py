@@ -1,6 +1,6 @@
-"""The blocks of a page: what stands in its fences, and what is said about each. Reads text, runs nothing.
+"""Parses the code blocks of a Markdown page and the comments above them. Runs nothing.
 
-A block is run, loaded or parsed by its language, and written to a file where it has a title. One that cannot be run has a line
+A block's language decides if it is run, loaded or parsed. A block with a title is written to a file. A block that cannot be run has a line
 `<!-- not run: REASON -->` above it, and the reason is one of REASONS.
 """
 
@@ -13,7 +13,7 @@ REASONS = {
     "host": "needs the program of an agent's maker",
     "network": "fetches from a package registry",
     "terminal": "a person answers at a terminal",
-    "framework": "needs a framework of its own: make test-frameworks runs what it shows",
+    "framework": "needs a framework: make test-frameworks runs the same code",
     "clone": "is for a clone of the repository, and takes minutes",
     "machine": "shows a machine that lacks something",
     "server": "serves until it is stopped",
@@ -30,19 +30,19 @@ TITLE = re.compile(r' title="([^"]+)"')
 
 
 class Block(NamedTuple):
-    """One fence of a page."""
+    """A code block of a page."""
 
     line: int
     language: str
     title: str
     text: str
-    reason: str  # why it is not run, or empty
+    reason: str  # the reason why it is not run, or empty
     detail: str
-    is_output: bool  # of the program above it
+    is_output: bool  # the output of the program above it
 
 
 def blocks(text: str) -> list[Block]:
-    """Return the fences of a page in their order."""
+    """Return the code blocks of a page in order."""
     made = []
     for found in FENCE.finditer(text):
         above = text[: found.start()]
@@ -65,12 +65,12 @@ def blocks(text: str) -> list[Block]:
 
 
 def without_blocks(text: str) -> str:
-    """Return the prose alone."""
+    """Return the text of a page without its code blocks."""
     return FENCE.sub("", text)
 
 
 def commands(text: str) -> Iterator[tuple[str, str]]:
-    """Return each command of a console block with what is shown below it; a line with `> ` goes on with its command."""
+    """Return each command of a console block with the output shown below it. A line that begins with `> ` continues the command."""
     command, shown = "", ""
     for line in text.splitlines(keepends=True):
         if line.startswith("$ "):
@@ -86,7 +86,7 @@ def commands(text: str) -> Iterator[tuple[str, str]]:
 
 
 def fits(shown: str, printed: str) -> bool:
-    """Say whether what was printed is what a page shows: `…` is any text in a line, and alone any lines."""
+    """Return True if the output matches the page. In the page, `…` stands for any text in a line, and alone for any lines."""
     wanted = ""
     for line in shown.rstrip().splitlines():
         if line.strip() == "…":
@@ -97,8 +97,8 @@ def fits(shown: str, printed: str) -> bool:
 
 
 def pages(root: Path) -> list[Path]:
-    """Return every page whose blocks are run: those that are made from the code are checked where they are made."""
+    """Return every page whose blocks are run. Generated pages are left out: the tests of their generators check them."""
     made = (root / "docs" / "rules", root / "docs" / "reference")
     found = [path for path in sorted((root / "docs").rglob("*.md")) if not any(path.is_relative_to(p) for p in made)]
-    found.remove(root / "docs" / "examples.md")  # made too; tests/repository/test_examples.py runs what it shows
+    found.remove(root / "docs" / "examples.md")  # generated too; tests/repository/test_examples.py runs the examples
     return [root / "README.md", root / "SECURITY.md", root / "CONTRIBUTING.md", *found]

@@ -1,4 +1,4 @@
-"""A throwaway home with a project, where pages and examples are tried; corral in it lies outside of any project, as an installer puts it."""
+"""Makes a throwaway home with a project, in which the commands of pages and examples run. corral is installed outside of any project."""
 
 import os
 import re
@@ -31,7 +31,7 @@ for attempt in (
 
 
 class Place:
-    """A home with a project, and what the pages say is in them. Not in /tmp, which is scratch for the guard."""
+    """A home with a project and the files that the pages mention. Not in /tmp, which the guard treats as scratch."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -48,7 +48,7 @@ class Place:
             "XDG_CACHE_HOME": str(home / ".cache"),
             "XDG_STATE_HOME": str(home / ".local/state"),
             "LANG": "C.UTF-8",
-            # A line with the longer home in it breaks where the page's does.
+            # The home has a longer name than in the page, so widen the terminal: lines must wrap where the page's lines do.
             "COLUMNS": str(100 + len(str(home)) - len(SHOWN_HOME)),
             "GIT_CONFIG_NOSYSTEM": "1",
         }
@@ -64,7 +64,7 @@ class Place:
         )  # fmt: skip
 
     def console(self, text: str) -> Iterator[tuple[str, str, str, int]]:
-        """Run the commands of a block in one shell; yield each with what is shown, what it printed, and its status."""
+        """Run the commands of a block in one shell. Yield each with the shown output, the real output, and its exit status."""
         todo = list(docblocks.commands(text))
         mark = "\x1e"
         script = "".join(f"{command}\nprintf '\\n{mark}%s\\n' $?\n" for command, _ in todo)

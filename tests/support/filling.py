@@ -1,6 +1,6 @@
-"""Applies and undoes transactions on a disk that is almost full, in namespaces of its own; says what became of them, as JSON.
+"""Applies and undoes transactions on an almost full disk, in a mount namespace, and prints their outcomes as JSON.
 
-Run by `unshare --user --map-root-user --mount`, with a directory and whether the project, the owner's state or both are on that disk.
+Run it with `unshare --user --map-root-user --mount`, a directory, and which of the project and the user's state are on that disk.
 """
 
 import json
@@ -20,14 +20,14 @@ MOST_FREE_PAGES = 24
 
 
 def fill(disk: Path, pages: int) -> None:
-    """Leave so many pages of a disk free."""
+    """Fill a disk until this many pages are free."""
     with (disk / "filling").open("wb") as file:
         found = os.statvfs(disk)
         os.posix_fallocate(file.fileno(), 0, max((found.f_bavail - pages) * PAGE, 1))
 
 
 def tried(world: World, disk: Path, pages: int) -> list[object]:
-    """Return what became of one, what was said of it, and whether the project is as it was or as it was to be."""
+    """Apply and undo a transaction on the full disk. Return the outcome of both, and if the project is unchanged or fully changed."""
     (world.root / "changed").write_bytes(b"before\n" * PAGE)
     (world.root / "deleted").write_bytes(b"deleted\n" * PAGE)
     (world.root / "dressed").write_text("dressed\n")
@@ -56,7 +56,7 @@ def tried(world: World, disk: Path, pages: int) -> list[object]:
 
 
 def attempt(doing: object) -> str:
-    """Do something, and return what it says."""
+    """Call a function, and return "ok", its conflict, or its error message."""
     assert callable(doing)
     try:
         done = doing()

@@ -1,7 +1,7 @@
-"""A fleet of servers in network namespaces of the tests' own, and sandboxes beside them: nothing here reaches another network.
+"""Runs servers and sandboxes in network namespaces of the tests, which have no connection to any other network.
 
-Two namespaces, joined by one cable: in the one the servers, at addresses that look public, private and special; in the other this
-program, which runs what it is told to, in sandboxes or bare. Victims answer VICTIM. Run as a program it reads orders line by line.
+Two namespaces are joined by a veth pair. One has the servers, at public, private and special addresses. In the other this program
+runs commands, in sandboxes or bare. Victims answer VICTIM. As a program it reads its orders from stdin, one a line.
 """
 
 import http.server
@@ -46,7 +46,7 @@ BIG = 256 * 1024 * 1024
 
 
 def answer_for(host: str, path: str) -> bytes:
-    """Return what a good server says: a victim lives under every other name, and behind one path."""
+    """Return the answer of a server. Names outside OWN, and the path /victim, belong to a victim."""
     name = host.partition(":")[0].lower()
     return b"good " + path.encode() if name in OWN and path != "/victim" else VICTIM
 
@@ -81,7 +81,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 self.rfile.readline()
             self.rfile.readline()
         else:
-            # Of two lengths the last, as careless servers do.
+            # Of two Content-Length headers use the last, as careless servers do.
             body = self.rfile.read(int((self.headers.get_all("Content-Length") or ["0"])[-1]))
         self._say(b"took %d" % len(body))
 
@@ -119,7 +119,7 @@ class Victim(Handler):
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Speaks TLS, HTTP or echoes, by what a client begins with."""
+    """Speaks TLS or HTTP, or echoes, depending on the client's first bytes."""
 
     request_queue_size = 2048
     daemon_threads = True
@@ -137,7 +137,7 @@ class Server(http.server.ThreadingHTTPServer):
             request.sendall(b"SSH-2.0-" + (VICTIM if is_victim else b"good") + b"\r\n")
         first = request.recv(4096, socket.MSG_PEEK)
         while first[:1] in (b"\r", b"\n"):
-            # As RFC 9112 asks of servers.
+            # RFC 9112 requires this of servers.
             request.recv(1)
             first = first[1:]
         if first[:1] == b"\x16":
@@ -159,7 +159,7 @@ class Server(http.server.ThreadingHTTPServer):
         super().finish_request(request, client_address)
 
     def server_bind(self) -> None:
-        # http.server asks the DNS for its own name.
+        # http.server looks up its own name in the DNS.
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_name, self.server_port = "x", self.server_address[1]
@@ -180,7 +180,7 @@ def context_of(folder: Path) -> ssl.SSLContext:
 
 
 def make_certificates(folder: Path) -> None:
-    """Make an authority of the test's own, and one certificate for all names."""
+    """Make a certificate authority for the tests, and one certificate for all names."""
     new = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
     names = ",".join(f"DNS:{name}" for name in NAMES)
     for words in (
@@ -209,11 +209,11 @@ def ip(*words: str) -> None:
 
 
 def serve_fleet(folder: Path, told: int) -> None:
-    """Be the servers: in a namespace of their own, to which the other end of the cable is brought."""
+    """Run the servers in a network namespace of their own, which holds the other end of the veth pair."""
     from corral.containment.kernel.namespaces import unshare
 
     unshare("net")
-    # The servers of a test must not be what runs short.
+    # The servers must not run out of descriptors before the sandbox does.
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     os.write(told, b"u")
@@ -241,7 +241,7 @@ def serve_fleet(folder: Path, told: int) -> None:
 
 
 def lay_cable(folder: Path) -> int:
-    """Make the two namespaces' way to each other; return the servers' process."""
+    """Connect the two namespaces with a veth pair, and return the process of the servers."""
     ip("link", "set", "lo", "up")
     told, tell = os.pipe()
     servers = os.fork()
@@ -271,7 +271,7 @@ def write_hosts(folder: Path, names: dict[str, str]) -> None:
 
 
 def naive_proxy() -> None:
-    """A proxy as one writes it in an hour: it understands whatever it is told, and lets everything through."""
+    """Run a naive proxy that accepts every request and lets everything through."""
     listener = socket.create_server(("127.0.0.1", 61080), backlog=256)
 
     def meant(text: str) -> str:
@@ -340,7 +340,7 @@ def naive_proxy() -> None:
 
 
 class Driver:
-    """Runs what it is told."""
+    """Carries out the orders that the program reads."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -397,7 +397,7 @@ def main() -> None:
     Handler.folder = str(folder)
     servers = lay_cable(folder)
     context = context_of(folder)
-    # What listens on this machine, and trusts who is here.
+    # Victims on the sandbox's own machine, which trust every local client.
     for address in ("127.0.0.1", "::1", "93.184.216.1"):
         Server(address, 80, Victim, context)
     naive_proxy()
@@ -413,7 +413,7 @@ def main() -> None:
 
 
 class Fleet:
-    """The program, from a test's side."""
+    """A test's connection to the program."""
 
     def __init__(self, folder: Path, limits: str = "true") -> None:
         self.folder = folder
@@ -440,14 +440,14 @@ class Fleet:
         return line if wanted else json.loads(line)
 
     def ask(self, **order: Any) -> Any:
-        """Give an order, and return the answer."""
+        """Send an order, and return the answer."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(order) + "\n")
         self.process.stdin.flush()
         return self._hear()
 
     def run(self, *argv: str, env: dict[str, str] | None = None, **settings: Any) -> dict[str, Any]:
-        """Run a command in a sandbox, to which the usual destinations are granted."""
+        """Run a command in a sandbox with the usual destinations granted."""
         containment = {"network": GRANTED} | settings.pop("containment", {})
         made: dict[str, Any] = self.ask(argv=argv, env=env, settings={"containment": containment, **settings})
         return made
@@ -458,7 +458,7 @@ class Fleet:
         return made
 
     def close(self) -> None:
-        """End it all."""
+        """End the program and the servers."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.close()

@@ -1,6 +1,6 @@
 """Compares text that a person reads with tests/golden/SURFACE.txt, one file per surface.
 
-Set CORRAL_UPDATE_GOLDEN=1 to write the file anew, and read the difference. Tests elsewhere assert rule ids, codes and quoted text, so that
+Set CORRAL_UPDATE_GOLDEN=1 to rewrite the file, and read the diff. Other tests assert rule ids, codes and quoted text, so that
 a sentence can be improved by changing one file.
 """
 

@@ -1,4 +1,4 @@
-"""A coding agent as the hook sees it: an owner's home, a project, and the hook run as the host runs it."""
+"""Plays a coding agent to the hook: makes a home and a project, and runs the hook as the host does."""
 
 import http.server
 import json
@@ -19,13 +19,13 @@ from corral.integrations.hooks.registry import HOSTS as RECORDS
 PACKAGE = Path(corral.__file__).parent
 PROGRAM = PACKAGE / "integrations" / "hooks" / "program.py"
 HOSTS = tuple(RECORDS)
-# The interpreter itself, as an installed hook names it.
+# The interpreter's real path, which an installed hook uses too.
 PYTHON = sys._base_executable  # type: ignore[attr-defined]  # there since 3.3
 DEADLINE_SECONDS = 60
 
 
 def dependencies() -> list[str]:
-    """Return where tree-sitter lies, if that is not beside corral."""
+    """Return the directory of tree-sitter if it is not installed beside corral."""
     spec = find_spec("tree_sitter")
     assert spec is not None
     assert spec.origin is not None
@@ -34,7 +34,7 @@ def dependencies() -> list[str]:
 
 
 class Owner:
-    """A home directory and a project in it, of a test's own."""
+    """A user's home directory with a project, made for a test."""
 
     def __init__(self, above: Path) -> None:
         self.home = above / "home"
@@ -51,7 +51,7 @@ class Owner:
         }
 
     def hook(self, host: str, payload: bytes, *words: str, **environ: str) -> "subprocess.CompletedProcess[bytes]":
-        """Let the hook answer one payload, as the host would."""
+        """Run the hook on one payload, as the host does."""
         command = [PYTHON, "-I", "-S", str(PROGRAM), host, *dependencies(), *words]
         return subprocess.run(
             command,
@@ -64,17 +64,17 @@ class Owner:
         )
 
     def policy(self, text: str) -> None:
-        """Write the owner's policy."""
+        """Write the user's policy."""
         folder = self.home / ".config" / "corral"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "policy.toml").write_text(text)
 
     def placed(self, text: str) -> str:
-        """Return text of a golden file for this owner: ROOT and HOME are his."""
+        """Return text of a golden file with ROOT and HOME replaced by this user's directories."""
         return text.replace("ROOT", str(self.root)).replace("HOME", str(self.home))
 
     def displaced(self, text: str) -> str:
-        """Return what was said as it stands in a golden file: without what is this machine's, or of this moment."""
+        """Return the text as a golden file has it: paths, times and other values of this machine are replaced."""
         words = {
             str(PACKAGE / "__main__.py"): "CORRAL",
             PYTHON: "PYTHON",
@@ -96,14 +96,14 @@ def payload(host: str, owner: Owner, command: str = "ls", **given: object) -> by
 
 
 def refuses(done: "subprocess.CompletedProcess[bytes]", *words: str) -> bool:
-    """Say whether the call was refused in these words, as JSON and on stderr."""
+    """Return True if the hook refused the call with this text, as JSON and on stderr."""
     said = json.dumps(json.loads(done.stdout))
     return done.returncode == 2 and '"deny"' in said and all(w.encode() in done.stderr and w in said for w in words)
 
 
 @contextmanager
 def answering() -> Iterator[int]:
-    """A server on loopback that answers everybody; its port."""
+    """Run a server on loopback that answers every client, and yield its port."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -122,5 +122,5 @@ def answering() -> Iterator[int]:
 
 
 def outside_of(environ: dict[str, str]) -> dict[str, str]:
-    """Return this process's environment with some of it changed."""
+    """Return this process's environment with some variables changed."""
     return {**os.environ, **environ}

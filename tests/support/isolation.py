@@ -14,9 +14,9 @@ import termios
 
 from corral.containment.kernel.capabilities import join_empty_keyring
 
-# Everything else is dropped: marks of a coding agent, settings of git, pagers, editors, colours, and the user's XDG directories.
+# All other variables are dropped: those of coding agents, git, pagers, editors and colours, and the user's XDG directories.
 KEPT_VARIABLES = ("PATH", "LANG", "TZ", "USER", "LOGNAME", "TMPDIR", "VIRTUAL_ENV", "CI")
-# pytest's own, corral's switches for its tests, and what a package manager needs to reach its index.
+# Variables of pytest, corral's switches for its tests, and variables that a package manager needs to reach its index.
 KEPT_PREFIXES = ("PYTEST_", "CORRAL_", "PIP_", "UV_", "NPM_CONFIG_", "SSL_CERT_", "PYTHON")
 # A browser and a thousand connections need more than the usual 1,024.
 WANTED_DESCRIPTORS = 16_384
@@ -31,7 +31,7 @@ def isolate(*, is_worker: bool) -> str:
     if soft != resource.RLIM_INFINITY:
         most = WANTED_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(WANTED_DESCRIPTORS, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
-    # After `su -` the session keyring is a revoked one, in which no test can put a key.
+    # After `su -` the session keyring is revoked, and tests cannot add keys to it.
     join_empty_keyring()
     return set_environment()
 
@@ -79,7 +79,7 @@ def set_environment() -> str:
 
 
 def remove_home(home: str) -> None:
-    """Remove the home directory; a test may have left directories in it that it shut."""
+    """Remove the home directory. A test may have left directories in it without permissions."""
     shutil.rmtree(home, onerror=_open_and_retry)
 
 

@@ -1,4 +1,4 @@
-"""Machines that lack something: a process gives up a part of its kernel, and becomes corral."""
+"""Runs corral as on machines that lack a kernel feature: a process blocks the feature for itself and then executes corral."""
 
 import errno
 import json
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import corral
 
-# Nothing here needs rights or changes the machine: a filter and a namespace of the process's own.
+# This needs no privileges and does not change the machine: it uses a seccomp filter and a namespace of the process.
 PROGRAM = """
 import json, os, sys
 sys.path[:0] = [path for path in sys.argv[1].split(":") if path]
@@ -41,18 +41,18 @@ NOTHING = [*IN_DOCKER, *RESTRICTED_BY_APPARMOR, *LANDLOCK_NOT_BUILT, (SECCOMP, e
 
 
 def import_path() -> str:
-    """Return where corral and what it needs are to be imported from."""
+    """Return the import path for corral and its dependencies."""
     return ":".join([str(Path(corral.__file__).parents[1]), *[p for p in sys.path if "site-packages" in p]])
 
 
 def environment() -> dict[str, str]:
-    """Return an environment in which corral is found, and nothing decides about colours and widths."""
+    """Return an environment in which corral can be imported and no variable sets colours or the width."""
     kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS")}
     return kept | {"PYTHONPATH": import_path()}
 
 
 def run_corral(*words: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Run corral on this machine as it is."""
+    """Run corral with all features of this machine."""
     command = [sys.executable, "-m", "corral", *words]
     return subprocess.run(
         command, cwd=cwd, env=environment() | environ, capture_output=True, text=True, encoding="utf-8", check=False
@@ -62,6 +62,6 @@ def run_corral(*words: str, cwd: Path, **environ: str) -> subprocess.CompletedPr
 def run_corral_without(
     refused: list[tuple[int, int]], *words: str, cwd: Path, limits: dict[str, int] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run corral where the kernel refuses these calls with these errors, and where these limits of namespaces hold."""
+    """Run corral while the kernel refuses these system calls with these errors, and with these limits on namespaces."""
     command = [sys.executable, "-c", PROGRAM, import_path(), json.dumps(refused), json.dumps(limits or {}), *words]
     return subprocess.run(command, cwd=cwd, env=environment(), capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""The real MCP client, connected to a real `corral mcp` process in every way there is: pipes and HTTP, both protocol eras."""
+"""Connects the real MCP client to a real `corral mcp` process, by pipes and by HTTP, with both generations of the protocol."""
 
 import os
 import re
@@ -22,7 +22,7 @@ URL = re.compile(r"http://\S+")
 
 
 class Home:
-    """An owner's home and a project, beside each other."""
+    """A user's home and a project beside it."""
 
     def __init__(self, top: Path) -> None:
         self.top = top
@@ -35,17 +35,17 @@ class Home:
         self.env = {"PATH": os.environ["PATH"], "HOME": str(self.home), "PYTHONPATH": os.pathsep.join(sys.path)}
 
     def policy(self, text: str) -> None:
-        """Write the owner's policy."""
+        """Write the user's policy."""
         self.config.mkdir(parents=True, exist_ok=True, mode=0o700)
         (self.config / "policy.toml").write_text(text)
 
     def audit(self) -> str:
-        """Return what the owner's log holds."""
+        """Return the entries of the user's audit log."""
         return "".join(path.read_text() for path in sorted((self.state / "audit").glob("*.jsonl")))
 
 
 class Served:
-    """A server that listens."""
+    """A running HTTP server."""
 
     def __init__(self, process: subprocess.Popen[str], url: str, token: str) -> None:
         self.process = process
@@ -55,7 +55,7 @@ class Served:
 
 @contextmanager
 def served(home: Home, *options: str, token: str = "") -> Iterator[Served]:
-    """Run a server over HTTP on a free port."""
+    """Run an HTTP server on a free port."""
     words = [*PROGRAM, "--root", str(home.project), "--http", "0", *options]
     with subprocess.Popen(words, env=home.env, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True) as process:
         assert process.stderr is not None
@@ -83,7 +83,7 @@ async def connected(
     options: tuple[str, ...] = (),
     **callbacks: Any,
 ) -> AsyncIterator[Client]:
-    """Connect a client, by pipes to a server of its own, or over HTTP to one that listens."""
+    """Connect a client, by pipes to a new server or by HTTP to a running one."""
     async with AsyncExitStack() as stack:
         target: Any
         if transport == "stdio":
@@ -100,14 +100,14 @@ async def connected(
 
 
 def told(result: Any) -> dict[str, Any]:
-    """Return the data of a tool's result that is no error."""
+    """Return the data of a tool's result. Fail if the result is an error."""
     assert result.is_error is False, result.content
     data: dict[str, Any] = result.structured_content
     return data
 
 
 def drive(body: Callable[[], Coroutine[Any, Any, None]], seconds: float = 120) -> None:
-    """Run a test's coroutine; one that hangs fails."""
+    """Run a test's coroutine with a time limit."""
 
     async def bounded() -> None:
         with anyio.fail_after(seconds):
@@ -117,7 +117,7 @@ def drive(body: Callable[[], Coroutine[Any, Any, None]], seconds: float = 120) -
 
 
 async def eventually(condition: Callable[[], object], seconds: float = 60) -> None:
-    """Wait until a condition holds, and let the event loop run on."""
+    """Wait until a condition holds, without blocking the event loop."""
     with anyio.fail_after(seconds):
         while not condition():
             await anyio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""What a test sees of processes and descriptors, from outside."""
+"""Helpers that observe processes and descriptors from outside the sandbox."""
 
 import itertools
 import os
@@ -10,13 +10,13 @@ from typing import TypeVar
 
 from corral import Handle, SandboxResult
 
-# Only what fails waits so long; a loaded machine does not fail.
+# Only a failing test waits this long. A busy machine must not fail a test.
 DEADLINE_SECONDS = 60.0
 T = TypeVar("T")
 
 
 def eventually(condition: Callable[[], object]) -> None:
-    """Wait until a condition holds; fail when it does not in good time."""
+    """Wait until a condition holds. Fail if it does not hold in time."""
     until = time.monotonic() + DEADLINE_SECONDS
     while not condition():
         assert time.monotonic() < until, "the condition never came to hold"
@@ -24,7 +24,7 @@ def eventually(condition: Callable[[], object]) -> None:
 
 
 def with_enough_time(run: Callable[[float], T], has_begun: Callable[[T], object]) -> T:
-    """Return what a time limit ended that was long enough for it to begin: how long that takes is the machine's affair."""
+    """Return the result of a command that had time to start before its limit ended it. Try longer limits on a slow machine."""
     for seconds in (0.5, 2.0, 8.0, 32.0):
         ended = run(seconds)
         if has_begun(ended):
@@ -33,7 +33,7 @@ def with_enough_time(run: Callable[[float], T], has_begun: Callable[[T], object]
 
 
 def until_alive(started: Handle, marker: str) -> None:
-    """Wait until a command runs; fail with its result where it ended before it was seen."""
+    """Wait until a command runs. Fail with its result if it ends before it is seen."""
 
     def is_alive() -> bool:
         result = started.poll()
@@ -44,7 +44,7 @@ def until_alive(started: Handle, marker: str) -> None:
 
 
 def seen_before_its_end(started: Handle, fact: Callable[[], object]) -> SandboxResult | None:
-    """Return a command's result, or nothing where a fact was not seen while it ran."""
+    """Return a command's result, or None if the condition did not hold while it ran."""
     is_seen = False
     while started.poll() is None:
         is_seen = is_seen or bool(fact())
@@ -56,7 +56,7 @@ _ports = itertools.count(20_000 + os.getpid() % 1000 * 10)
 
 
 def free_port() -> int:
-    """Return a port that nobody gets by chance before the test uses it: the kernel hands out higher ones."""
+    """Return a free port below the kernel's ephemeral range, so that no other process gets it by chance before the test uses it."""
     for port in _ports:
         try:
             with socket.create_server(("127.0.0.1", port)):
@@ -67,7 +67,7 @@ def free_port() -> int:
 
 
 def alive(marker: str) -> list[int]:
-    """Return the processes that have a word in their command line; those that are dead but not waited for do not count."""
+    """Return the processes that have a word in their command line, without zombies."""
     found = []
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid():
@@ -81,7 +81,7 @@ def alive(marker: str) -> list[int]:
 
 
 def children(pid: int) -> list[int]:
-    """Return the children of a process, dead ones that were not waited for included."""
+    """Return the children of a process, including zombies."""
     found = []
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -95,19 +95,19 @@ def children(pid: int) -> list[int]:
 
 
 def running() -> set[int]:
-    """Return the children of this process, at little cost."""
+    """Return the children of this process from the kernel's own lists, which is cheap."""
     found: set[int] = set()
     for task in os.listdir("/proc/self/task"):
         try:
             found.update(map(int, Path(f"/proc/self/task/{task}/children").read_text().split()))
         except OSError:
-            # The thread is gone, or the kernel has no such lists.
+            # The thread has ended, or the kernel does not provide these lists.
             continue
     return found
 
 
 def exist(*pids: int) -> bool:
-    """Say whether any of these processes is still there; one that is dead but not waited for is not."""
+    """Return True if any of these processes still runs. Zombies do not count."""
     for pid in pids:
         try:
             if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX":
@@ -118,7 +118,7 @@ def exist(*pids: int) -> bool:
 
 
 def descriptors() -> dict[str, str]:
-    """Return this process's open descriptors and what they are."""
+    """Return this process's open descriptors and their targets."""
     found = {}
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -132,12 +132,12 @@ _numbers = iter(range(1, 1_000_000))
 
 
 def unique_seconds() -> str:
-    """Return a length of sleep that no other test on this machine uses, to know a process by."""
+    """Return a duration for `sleep` that no other test on this machine uses, to recognise the process by."""
     return f"{3000 + next(_numbers)}.{os.getpid():07d}"
 
 
 def in_foreground(pid: int) -> bool:
-    """Say whether a process runs in the foreground of its terminal."""
+    """Return True if a process runs in the foreground of its terminal."""
     with open(f"/proc/{pid}/stat") as file:
         fields = file.read().rpartition(")")[2].split()
     return fields[0] != "T" and fields[2] == fields[5]

@@ -1,4 +1,4 @@
-"""A terminal of a test's own, and a program in it."""
+"""Runs a program in a new pseudo-terminal."""
 
 import fcntl
 import os
@@ -15,7 +15,7 @@ from corral.apps.cli.terminal_prompt import AGENT_VARIABLES
 
 
 class Screen:
-    """A terminal of the test's own, and a program in it."""
+    """A pseudo-terminal with a program running in it."""
 
     def __init__(
         self, command: list[str], cwd: Path, rows: int = 24, columns: int = 80, environ: dict[str, str] | None = None
@@ -43,7 +43,7 @@ class Screen:
         fcntl.ioctl(self.outer, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def until(self, text: bytes) -> bytes:
-        """Read until a text appears, and return all up to it."""
+        """Read until a text appears, and return everything up to it."""
         give_up_at = time.monotonic() + DEADLINE_SECONDS
         while text not in self.seen:
             assert time.monotonic() < give_up_at, f"{text!r} never came, but {self.seen!r}"
@@ -56,7 +56,7 @@ class Screen:
             self.seen += os.read(self.outer, 65536)
 
     def status(self) -> int:
-        """Wait for the end, and return the exit code."""
+        """Wait for the end of the program, and return its exit code."""
         give_up_at = time.monotonic() + DEADLINE_SECONDS
         while True:
             self.read(0.01)

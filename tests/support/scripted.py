@@ -1,6 +1,6 @@
-"""A model that follows a script, in the four protocols that hosts speak, and a driver that runs a host against it.
+"""A fake model that follows a script, in the four protocols that hosts use, and a driver that runs a host against it.
 
-As a program it lives in a network namespace that has nothing but loopback: `unshare --net python scripted.py < plan.json`.
+As a program it runs in a network namespace that has only loopback: `unshare --net python scripted.py < plan.json`.
 The plan names the host's command and environment, with {url} for the model's address and {port} for its port, and the tool calls of the script.
 """
 
@@ -19,7 +19,7 @@ DONE = "The script is at its end."
 
 
 class Model(ThreadingHTTPServer):
-    """Answers the n-th turn with the n-th call of the script, and keeps what the host said."""
+    """Answers the n-th turn with the n-th call of the script, and records the host's requests."""
 
     daemon_threads = True
 
@@ -31,7 +31,7 @@ class Model(ThreadingHTTPServer):
         self.lock = threading.Lock()
 
     def turn(self, results: list[str], tools: list[str]) -> dict[str, Any] | None:
-        """Return the call to make now; none without tools, which is how a host asks for a title."""
+        """Return the call to make now. Return None for a request without tools: a host sends one to get a title."""
         with self.lock:
             if len(results) > len(self.results):
                 self.results = results
@@ -106,7 +106,7 @@ def dumped(piece: Any) -> str:
 
 
 def flat(value: object) -> str:
-    """Return all text in a tool's result."""
+    """Return the whole text of a tool's result."""
     if isinstance(value, str):
         return value
     if isinstance(value, list):

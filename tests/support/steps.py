@@ -1,4 +1,4 @@
-"""A transaction that can be stopped before each system call that changes something."""
+"""Stops a transaction before each system call that changes the disk."""
 
 import os
 import sys
@@ -18,7 +18,7 @@ RENAMES = syscalls.syscall.__code__
 
 
 def at_step(step: int, action: Callable[[], object]) -> None:
-    """Do something in this process before the system call of this number that changes something."""
+    """Call a function in this process before the system call of this number, counting only calls that change the disk."""
     seen = 0
 
     def count(frame: FrameType, event: str, argument: Any) -> None:
@@ -34,7 +34,7 @@ def at_step(step: int, action: Callable[[], object]) -> None:
 
 def made(top: Path, state: Path) -> tuple[World, Tree, Tree]:
     world = World(top, owner(top, state))
-    few = not state.is_relative_to(top.parent)  # where the disk is waited for
+    few = not state.is_relative_to(top.parent)  # a real disk makes each call slow, so make fewer changes there
     if few:
         (world.root / "changed").write_text("before\n")
         (world.root / "deleted").mkdir()
@@ -53,5 +53,5 @@ def made(top: Path, state: Path) -> tuple[World, Tree, Tree]:
 
 
 def is_clean(world: World) -> bool:
-    """Say whether nothing lies about that belongs to no transaction of the history."""
+    """Return True if the project has no leftover files of a transaction."""
     return not [name for name in os.listdir(world.root) if name.startswith(".corral")]

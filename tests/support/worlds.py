@@ -1,4 +1,4 @@
-"""A project and a transaction over it whose calls are plain changes to a copy: what is tested is what becomes of them."""
+"""Makes a project and a transaction over it. The transaction's commands are replaced by plain changes to its copy."""
 
 import os
 import stat
@@ -17,7 +17,7 @@ Tree = dict[str, tuple[object, ...]]
 
 
 def tree(root: Path, *, times: bool = True) -> Tree:
-    """Return everything below a directory: kinds, modes, contents, links, times of what is no directory, and which names are one file."""
+    """Return everything below a directory: types, modes, contents, link targets, hard links, and the times of files other than directories."""
     found: Tree = {}
     names: dict[int, list[str]] = {}
     paths = sorted(root.rglob("*"))
@@ -37,7 +37,7 @@ def tree(root: Path, *, times: bool = True) -> Tree:
 
 
 class World:
-    """One of them."""
+    """A project, its transaction, and the copy that the transaction's commands see."""
 
     def __init__(self, top: Path, environ: Mapping[str, str]) -> None:
         self.top = top
@@ -47,7 +47,7 @@ class World:
         self.place: workspace.Place | None = None
 
     def fill(self) -> None:
-        """Put something of every kind into the project."""
+        """Put a file of every type into the project."""
         root = self.root
         for name in ("kept", "changed", "deleted", "moved", "dressed"):
             (root / name).write_text(f"{name}\n" * 3)
@@ -59,14 +59,14 @@ class World:
         (root / "becomes-directory").write_text("file\n")
 
     def begin(self) -> Path:
-        """Begin a transaction, and return the copy that its calls would see."""
+        """Begin a transaction, and return the copy that its commands would see."""
         self.place = workspace.make(str(self.root), (), self.environ)
         self.place.begin()
         copying.copy_tree(str(self.root), self.place)
         return Path(self.place.layer)
 
     def change(self) -> None:
-        """Change something of every kind in the copy."""
+        """Make a change of every kind in the copy."""
         copy = Path(self.held.layer)
         (copy / "changed").write_text("changed by a call\n")
         (copy / "deleted").unlink()
@@ -85,7 +85,7 @@ class World:
 
     @property
     def held(self) -> workspace.Place:
-        """The transaction's place."""
+        """Return the place of the transaction, which must have begun."""
         assert self.place is not None
         return self.place
 
@@ -109,12 +109,12 @@ class World:
             return look.diff()
 
     def apply(self, paths: list[str] | None = None) -> Applied:
-        """Apply what was changed."""
+        """Apply the changes."""
         with self.look() as look:
             return apply(look, self.environ, paths, ["a call"])
 
     def apply_and_be_killed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Begin to apply, and end when what is to be done was noted and nothing of it done."""
+        """Begin to apply, and stop when the changes are recorded but none of them is made."""
 
         def killed(*_: object) -> None:
             raise KeyboardInterrupt
@@ -125,12 +125,12 @@ class World:
                 self.apply()
 
     def expected(self) -> Tree:
-        """Return what the project is to be when everything is applied."""
+        """Return the tree that the project has after all changes are applied."""
         return tree(Path(self.held.layer))
 
 
 def owner(top: Path, state: Path | None = None) -> dict[str, str]:
-    """Return an environment whose owner's files lie below a directory of the test's own."""
+    """Return an environment with the user's directories below a directory of the test."""
     return {
         "HOME": str(top / "home"),
         "XDG_STATE_HOME": str(state or top / "state"),
