@@ -1,4 +1,4 @@
-"""What the owner's log says: one line for each call, after the published schema, bounded, without secrets, never lost silently."""
+"""Tests of the audit log: one line per call that follows the published schema, with a size limit, without secrets, never lost silently."""
 
 import asyncio
 import json
@@ -44,11 +44,11 @@ def lines(environ: dict[str, str]) -> list[dict[str, Any]]:
     return found
 
 
-def test_the_schema_is_a_schema() -> None:
+def test_published_schema_is_valid() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
 
 
-def test_a_verdict_is_one_line(config: SandboxConfig, environ: dict[str, str]) -> None:
+def test_verdict_is_logged_as_one_line(config: SandboxConfig, environ: dict[str, str]) -> None:
     call = Call(("sudo", "ls"), cwd="sub")
     verdict = vet(call, config, Machine.of(config))
     Log(config, event="hook", host="claude", environ=environ).verdict(call, verdict, id_="0" * 32)
@@ -71,7 +71,7 @@ def test_a_verdict_is_one_line(config: SandboxConfig, environ: dict[str, str]) -
     }
 
 
-def test_a_result_is_one_line_without_what_was_printed(config: SandboxConfig, environ: dict[str, str]) -> None:
+def test_result_is_logged_as_one_line_without_output(config: SandboxConfig, environ: dict[str, str]) -> None:
     result = SandboxResult(
         argv=("echo hidden words | wc",),
         exit_code=3,
@@ -121,7 +121,7 @@ def test_a_result_is_one_line_without_what_was_printed(config: SandboxConfig, en
     [(Verdict(), "deny"), (None, "ask")],
     ids=["refused though allowed by the guard", "asked about and refused"],
 )
-def test_a_refusal_says_what_the_guard_said(
+def test_refused_result_has_the_decision_of_the_guard(
     config: SandboxConfig, environ: dict[str, str], allowed: Verdict | None, decision: str
 ) -> None:
     call = Call(("git", "reset", "--hard"))
@@ -131,7 +131,7 @@ def test_a_refusal_says_what_the_guard_said(
     assert [(e["decision"], e["result"]["denied"], e["reason"]) for e in lines(environ)] == [(decision, True, "no")]
 
 
-def test_what_is_no_call_is_a_line_too(config: SandboxConfig, environ: dict[str, str]) -> None:
+def test_notes_and_failures_are_logged(config: SandboxConfig, environ: dict[str, str]) -> None:
     Log(config, event="hook", host="gemini", environ=environ).note({"files": ["a", "b"], "decision": "allow"})
     Log(event="hook", host="gemini", environ=environ).note({"decision": "deny", "error": "no JSON"})
     Log(config, environ=environ).failure(Call(("ls",)), AuditError("x"))
@@ -142,7 +142,7 @@ def test_what_is_no_call_is_a_line_too(config: SandboxConfig, environ: dict[str,
     ]
 
 
-def test_no_field_keeps_a_secret(config: SandboxConfig, environ: dict[str, str]) -> None:
+def test_secrets_are_redacted_in_every_field(config: SandboxConfig, environ: dict[str, str]) -> None:
     log = Log(config, environ=environ)
     secrets = (TOKEN, environ["DEPLOY_TOKEN"])
     for secret in secrets:
@@ -169,7 +169,7 @@ def test_no_field_keeps_a_secret(config: SandboxConfig, environ: dict[str, str])
     ],
     ids=["shell text", "a word", "words", "long words"],
 )
-def test_a_long_call_is_cut_and_known_by_its_length_and_hash(
+def test_long_call_is_cut_and_has_its_length_and_hash(
     config: SandboxConfig, environ: dict[str, str], call: Call
 ) -> None:
     log = Log(config, environ=environ)
@@ -183,7 +183,7 @@ def test_a_long_call_is_cut_and_known_by_its_length_and_hash(
     assert Path(directory(environ), LOG).stat().st_size < 2 * MAX_LINE_BYTES
 
 
-def test_a_secret_at_the_place_of_the_cut_does_not_survive(config: SandboxConfig, environ: dict[str, str]) -> None:
+def test_secret_across_the_cut_is_redacted(config: SandboxConfig, environ: dict[str, str]) -> None:
     log = Log(config, environ=environ)
     for before in (MAX_TEXT - 10, MAX_READ - 10, MAX_READ - 30):
         log.verdict(Call("#" * before + TOKEN + "#" * 9, shell=True), Verdict())
@@ -194,9 +194,9 @@ def test_a_secret_at_the_place_of_the_cut_does_not_survive(config: SandboxConfig
 @pytest.mark.parametrize(
     "text", ["cat /root/.ssh/{}", "cat /root/.ssh/{}{}", "curl http://h/{}", "dd if=/dev/{} of=x", "sudo {}"]
 )
-def test_half_a_secret_in_a_reason_does_not_survive(config: SandboxConfig, environ: dict[str, str], text: str) -> None:
+def test_partial_secret_in_a_reason_is_redacted(config: SandboxConfig, environ: dict[str, str], text: str) -> None:
     secret = "".join(f"z{number:03}q" for number in range(40))
-    # A reason repeats eighty characters of what it is about, which is less than there are of it.
+    # A reason quotes at most eighty characters of the command, so it contains only a part of the secret.
     verdict = corral.Sandbox(config).check(text.replace("{}", secret), shell=True)
     log = Log(config, environ={**environ, "DEPLOY_TOKEN": secret})
     log.verdict(Call(text.replace("{}", secret), shell=True), verdict, reason=verdict.reason)
@@ -204,28 +204,28 @@ def test_half_a_secret_in_a_reason_does_not_survive(config: SandboxConfig, envir
     assert secret[:12] not in Path(directory(environ), LOG).read_text()
 
 
-def test_text_that_is_no_unicode_or_no_text_is_a_line(config: SandboxConfig, environ: dict[str, str]) -> None:
+def test_invalid_unicode_and_other_types_are_logged(config: SandboxConfig, environ: dict[str, str]) -> None:
     log = Log(config, environ=environ)
     log.verdict(Call(("a\udcff\n\x1b[31m\u202e\0", 7, b"x")), Verdict())
     log.verdict(Call("a\udcff\u2028\ud800", shell=True), Verdict())
     assert lines(environ)[0]["argv"] == ["a\udcff\n\x1b[31m\u202e\0", "7", "b'x'"]
 
 
-def test_a_log_inside_the_project_is_refused(config: SandboxConfig, project: Path) -> None:
+def test_log_inside_the_project_is_refused(config: SandboxConfig, project: Path) -> None:
     environ = {"HOME": str(project)}
     with pytest.raises(AuditError, match="lies inside the project"):
         Log(config, environ=environ).verdict(Call(("ls",)), Verdict())
     assert list(project.iterdir()) == []
 
 
-def test_a_place_that_others_can_write_is_refused(config: SandboxConfig, environ: dict[str, str]) -> None:
+def test_log_directory_writable_by_others_is_refused(config: SandboxConfig, environ: dict[str, str]) -> None:
     Log(config, environ=environ).verdict(Call(("ls",)), Verdict())
     os.chmod(directory(environ), 0o777)
     with pytest.raises(AuditError, match="can be written by others"):
         Log(config, environ=environ).verdict(Call(("ls",)), Verdict())
 
 
-def test_a_place_that_cannot_be_made_is_refused(config: SandboxConfig, tmp_path: Path) -> None:
+def test_log_directory_that_cannot_be_made_is_refused(config: SandboxConfig, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     log = Log(config, environ={"HOME": str(tmp_path / "file")})
     for attempt in (log.check, lambda: log.verdict(Call(("ls",)), Verdict())):
@@ -233,7 +233,7 @@ def test_a_place_that_cannot_be_made_is_refused(config: SandboxConfig, tmp_path:
             attempt()
 
 
-def test_the_log_is_the_owners_alone(config: SandboxConfig, environ: dict[str, str]) -> None:
+def test_only_the_user_can_read_the_log(config: SandboxConfig, environ: dict[str, str]) -> None:
     Log(config, environ=environ).verdict(Call(("ls",)), Verdict())
     place = Path(directory(environ))
     assert [oct(path.stat().st_mode & 0o777) for path in (place, place / LOG)] == ["0o700", "0o600"]
@@ -265,7 +265,7 @@ CALLS: dict[str, Callable[[Sandbox], SandboxResult]] = {
 
 
 @pytest.mark.parametrize("run", CALLS.values(), ids=CALLS)
-def test_a_sandbox_tells_every_result_once(project: Path, run: Callable[[Sandbox], SandboxResult]) -> None:
+def test_on_result_is_called_once_per_result(project: Path, run: Callable[[Sandbox], SandboxResult]) -> None:
     box, results = told(project)
     with box:
         result = run(box)
@@ -274,7 +274,7 @@ def test_a_sandbox_tells_every_result_once(project: Path, run: Callable[[Sandbox
     assert len(results) == 2
 
 
-def test_what_the_listener_raises_reaches_the_caller_and_the_sandbox_runs_on(project: Path) -> None:
+def test_error_in_on_result_is_raised_and_the_sandbox_survives(project: Path) -> None:
     def fail(_: SandboxResult) -> None:
         raise AuditError("the disk is full")
 
@@ -286,7 +286,7 @@ def test_what_the_listener_raises_reaches_the_caller_and_the_sandbox_runs_on(pro
         assert box.run(["true"]).ok
 
 
-def test_the_library_logs_by_a_listener(project: Path, environ: dict[str, str]) -> None:
+def test_library_logs_through_on_result(project: Path, environ: dict[str, str]) -> None:
     config = SandboxConfig(str(project))
     with Sandbox(config, on_result=Log(config, event="library", environ=environ).result) as box:
         ran = box.run(["true"])
@@ -297,7 +297,7 @@ def test_the_library_logs_by_a_listener(project: Path, environ: dict[str, str]) 
     ]
 
 
-def test_writing_a_line_loads_nothing_heavy(project: Path, environ: dict[str, str]) -> None:
+def test_writing_a_line_loads_no_heavy_module(project: Path, environ: dict[str, str]) -> None:
     code = f"""
 import sys
 sys.path.insert(0, {str(Path(corral.__file__).parents[1])!r})

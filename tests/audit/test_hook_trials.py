@@ -1,4 +1,4 @@
-"""corral's own trials of installed hooks: marked in the log by what no agent has, and left out of what is shown."""
+"""Tests that corral's trials of installed hooks are marked in the log and hidden, and that an agent cannot fake the mark."""
 
 import json
 import os
@@ -48,7 +48,7 @@ def tickets(home: Path) -> Path:
 
 
 def asked(home: Path, work: Path, **environ: str) -> None:
-    """Have Claude Code's hook judge the text of a trial, as an agent can have it judged."""
+    """Run Claude Code's hook on the text of a trial, as an agent can."""
     host = HOSTS["claude"]
     environment = alone.environment(home, **environ)
     event, _, hook = installed_hooks(host, settings_path(host, USER, str(work), environment))[0]
@@ -69,7 +69,7 @@ def entries(home: Path, **wish: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_doctor_tries_is_marked_and_left_out(name: str, home: Path, work: Path) -> None:
+def test_trials_of_doctor_are_marked_and_hidden(name: str, home: Path, work: Path) -> None:
     install(name, home, work)
     checks = hook_checks(alone.environment(home), str(work))
     assert next(check.status for check in checks if check.name == name) == "ok"
@@ -83,7 +83,7 @@ def test_what_doctor_tries_is_marked_and_left_out(name: str, home: Path, work: P
     assert list(tickets(home).iterdir()) == []
 
 
-def test_the_words_of_a_trial_hide_nothing(home: Path, work: Path) -> None:
+def test_text_of_a_trial_does_not_hide_a_call(home: Path, work: Path) -> None:
     install("claude", home, work)
     asked(home, work)
     (entry,) = entries(home)
@@ -94,14 +94,14 @@ def test_the_words_of_a_trial_hide_nothing(home: Path, work: Path) -> None:
 @pytest.mark.parametrize(
     "value", ["1", "true", "0" * 32, "../audit", "../trials/" + "0" * 32, ".", "a" * 31 + "/", "ü" * 32]
 )
-def test_a_variable_that_names_no_ticket_hides_nothing(home: Path, work: Path, value: str) -> None:
+def test_variable_without_a_ticket_does_not_hide_a_call(home: Path, work: Path, value: str) -> None:
     install("claude", home, work)
     tickets(home).mkdir(parents=True, mode=0o700)
     asked(home, work, **{hook_trials.VARIABLE: value})
     assert len(entries(home)) == 1
 
 
-def test_a_ticket_that_is_over_hides_nothing(home: Path, work: Path) -> None:
+def test_expired_ticket_does_not_hide_a_call(home: Path, work: Path) -> None:
     install("claude", home, work)
     with hook_trials.ticket(alone.environment(home)) as marked:
         asked(home, work, **marked)
@@ -111,7 +111,7 @@ def test_a_ticket_that_is_over_hides_nothing(home: Path, work: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["link", "writable", "directory", "directory writable"])
-def test_a_ticket_that_others_could_have_made_hides_nothing(home: Path, work: Path, kind: str) -> None:
+def test_ticket_of_another_user_does_not_hide_a_call(home: Path, work: Path, kind: str) -> None:
     install("claude", home, work)
     name = "ab" * 16
     place = tickets(home)
@@ -127,7 +127,7 @@ def test_a_ticket_that_others_could_have_made_hides_nothing(home: Path, work: Pa
     assert len(entries(home)) == 1
 
 
-def test_what_no_hook_wrote_is_no_trial(home: Path) -> None:
+def test_only_entries_of_hooks_are_trials(home: Path) -> None:
     environ = alone.environment(home)
     with hook_trials.ticket(environ) as marked:
         audit_log.Log(event="run", environ={**environ, **marked}).note({"decision": "deny"})
@@ -135,7 +135,7 @@ def test_what_no_hook_wrote_is_no_trial(home: Path) -> None:
     assert ["trial" in entry for entry in entries(home, trials=True)] == [False, True]
 
 
-def test_tickets_that_a_killed_doctor_left_are_removed(home: Path) -> None:
+def test_tickets_of_a_killed_doctor_are_removed(home: Path) -> None:
     place = tickets(home)
     place.mkdir(parents=True, mode=0o700)
     old, new = place / ("0" * 32), place / ("1" * 32)
@@ -146,13 +146,13 @@ def test_tickets_that_a_killed_doctor_left_are_removed(home: Path) -> None:
         assert (old.exists(), new.exists()) == (False, True)
 
 
-def test_a_state_that_cannot_be_written_leaves_trials_unmarked(home: Path) -> None:
+def test_trials_are_unmarked_if_the_state_is_not_writable(home: Path) -> None:
     (home / "file").touch()
     with hook_trials.ticket({"HOME": str(home), "XDG_STATE_HOME": str(home / "file")}) as marked:
         assert marked == {}
 
 
-def test_corral_log_shows_trials_when_asked(home: Path, work: Path) -> None:
+def test_log_command_shows_trials_on_request(home: Path, work: Path) -> None:
     install("claude", home, work)
     environ = alone.environment(home)
     hook_checks(environ, str(work))

@@ -1,4 +1,4 @@
-"""Chained lines: many writers, kills at any moment, rotation, full disks; and what a removed or changed line leaves to see."""
+"""Tests of the ledger's hash chain: concurrent writers, kills, rotation, full disks, and detection of changed or removed lines."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from corral.audit.query import verify
 from corral.model.errors import AuditError
 
 SOURCE = str(Path(corral.__file__).parents[1])
-# All of it by CORRAL_AUDIT_LINES=100000; fewer here and in CI, where the kernel and the code are the same.
+# Set CORRAL_AUDIT_LINES=100000 for the long run. Fewer lines test the same code here and in CI.
 LINES = int(os.environ.get("CORRAL_AUDIT_LINES", "4000"))
 WRITERS = 8
 WRITER = """
@@ -52,7 +52,7 @@ def filled(place: Path, count: int = 6, **settings: int) -> Ledger:
 
 
 def lines_of(place: Path) -> list[bytes]:
-    # Who is killed after a rotation has begun no new file.
+    # A writer that is killed right after a rotation has not made the new file yet.
     files = [place / name for name in (*older_files(str(place)), LOG) if (place / name).exists()]
     return [line for file in files for line in file.read_bytes().splitlines(keepends=True)]
 
@@ -61,7 +61,7 @@ def problems(place: Path) -> list[str]:
     return list(verify(str(place)).problems)
 
 
-def test_each_line_is_an_object_with_the_hash_of_the_one_before(place: Path) -> None:
+def test_each_line_has_the_hash_of_the_line_before(place: Path) -> None:
     filled(place, 3)
     found = [json.loads(line) for line in lines_of(place)]
     assert [e["seq"] for e in found] == [1, 2, 3]
@@ -70,12 +70,12 @@ def test_each_line_is_an_object_with_the_hash_of_the_one_before(place: Path) -> 
     assert (problems(place), verify(str(place)).last) == ([], 3)
 
 
-def test_files_are_the_owners_alone(place: Path) -> None:
+def test_only_the_user_can_read_the_files(place: Path) -> None:
     filled(place, 60, file_bytes=2000, files=50)
     assert {oct(file.stat().st_mode & 0o777) for file in place.iterdir()} == {"0o600"}
 
 
-def test_a_log_that_is_not_there_is_whole(tmp_path: Path, place: Path) -> None:
+def test_missing_log_has_no_problems(tmp_path: Path, place: Path) -> None:
     assert problems(tmp_path / "nowhere") == []
     assert problems(place) == []
 
@@ -98,7 +98,7 @@ def swap(place: Path) -> None:
 
 
 def forge(place: Path) -> None:
-    """Change a line and give it the hash that fits."""
+    """Change a line, and give it the matching hash."""
     lines = lines_of(place)
     text = lines[2].replace(b'"number": 2', b'"number": 9').rpartition(b', "hash": "')[0]
     lines[2] = text + b', "hash": "' + ledger.sha256_hex(text).encode() + b'"}\n'
@@ -144,7 +144,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], list[str]]] = {
 
 
 @pytest.mark.parametrize(("damage", "said"), DAMAGE.values(), ids=DAMAGE)
-def test_damage_shows_and_is_named(place: Path, damage: Callable[[Path], object], said: list[str]) -> None:
+def test_damage_is_found_and_described(place: Path, damage: Callable[[Path], object], said: list[str]) -> None:
     filled(place)
     assert problems(place) == []
     damage(place)
@@ -152,7 +152,7 @@ def test_damage_shows_and_is_named(place: Path, damage: Callable[[Path], object]
 
 
 @pytest.mark.parametrize("damage", [row[0] for row in DAMAGE.values()], ids=DAMAGE)
-def test_damage_shows_for_ever_and_the_log_goes_on(place: Path, damage: Callable[[Path], object]) -> None:
+def test_damaged_log_accepts_lines_and_keeps_the_evidence(place: Path, damage: Callable[[Path], object]) -> None:
     log = filled(place)
     damage(place)
     after = [log.append('"after": 1').seq for _ in range(3)]
@@ -161,7 +161,7 @@ def test_damage_shows_for_ever_and_the_log_goes_on(place: Path, damage: Callable
     assert [link.seq for line in lines_of(place)[-3:] if (link := link_of(line))] == after
 
 
-def test_a_torn_end_is_dropped_by_the_next_who_writes(place: Path) -> None:
+def test_next_writer_drops_a_torn_last_line(place: Path) -> None:
     log = filled(place)
     with (place / LOG).open("ab") as file:
         file.write(b'{"schema": "corral.audit/1", "at": "20')
@@ -170,7 +170,7 @@ def test_a_torn_end_is_dropped_by_the_next_who_writes(place: Path) -> None:
     assert (problems(place), len(lines_of(place))) == ([], 7)
 
 
-def test_a_line_whose_writer_was_killed_before_the_head_counts(place: Path) -> None:
+def test_line_written_before_its_head_is_kept(place: Path) -> None:
     log = filled(place)
     before = (place / HEAD).read_bytes()
     log.append('"killed": 1')
@@ -181,7 +181,7 @@ def test_a_line_whose_writer_was_killed_before_the_head_counts(place: Path) -> N
     assert problems(place) == []
 
 
-def test_a_rotation_that_was_killed_in_the_middle_loses_nothing(place: Path) -> None:
+def test_killed_rotation_loses_no_line(place: Path) -> None:
     log = filled(place)
     last = link_of(lines_of(place)[-1])
     assert last is not None
@@ -191,13 +191,13 @@ def test_a_rotation_that_was_killed_in_the_middle_loses_nothing(place: Path) -> 
     assert problems(place) == []
 
 
-def test_a_head_that_was_made_and_never_written_is_no_damage(place: Path) -> None:
+def test_empty_head_is_no_damage(place: Path) -> None:
     (place / HEAD).touch(0o600)
     assert filled(place, 1).append('"x": 1').seq == 2
     assert problems(place) == []
 
 
-def test_old_lines_are_rotated_away_and_the_chain_knows_where_it_begins(place: Path) -> None:
+def test_rotation_drops_old_lines_and_keeps_the_chain_valid(place: Path) -> None:
     filled(place, 200, file_bytes=3000, files=4)
     report = verify(str(place))
     assert (report.problems, report.last, len(older_files(str(place)))) == ((), 200, 3)
@@ -205,7 +205,7 @@ def test_old_lines_are_rotated_away_and_the_chain_knows_where_it_begins(place: P
     assert all(file.stat().st_size <= 3000 for file in place.iterdir())
 
 
-def test_a_file_that_was_removed_before_its_time_shows(place: Path) -> None:
+def test_file_removed_before_its_rotation_is_found(place: Path) -> None:
     filled(place, 200, file_bytes=3000, files=4)
     first = verify(str(place)).first
     oldest = place / older_files(str(place))[0]
@@ -215,14 +215,14 @@ def test_a_file_that_was_removed_before_its_time_shows(place: Path) -> None:
     assert problems(place) == [expected]
 
 
-def test_a_line_longer_than_a_file_stands_in_one_of_its_own(place: Path) -> None:
+def test_line_longer_than_a_file_gets_its_own_file(place: Path) -> None:
     log = filled(place, 2, file_bytes=1000)
     log.append(f'"long": "{"x" * 5000}"')
     log.append('"short": 1')
     assert (problems(place), verify(str(place)).last) == ([], 4)
 
 
-def test_threads_append_side_by_side(place: Path) -> None:
+def test_threads_append_concurrently(place: Path) -> None:
     threads = [threading.Thread(target=filled, args=(place, 50)) for _ in range(8)]
     for thread in threads:
         thread.start()
@@ -231,7 +231,7 @@ def test_threads_append_side_by_side(place: Path) -> None:
     assert (problems(place), verify(str(place)).last) == ([], 400)
 
 
-def test_a_fork_appends_although_a_thread_held_the_lock(place: Path) -> None:
+def test_forked_child_appends_while_a_thread_held_the_lock(place: Path) -> None:
     code = f"""
 import os, sys, threading
 sys.path.insert(0, {SOURCE!r})
@@ -251,7 +251,7 @@ sys.exit(status)
 
 
 @pytest.mark.parametrize("name", [HEAD, LOG])
-def test_a_file_that_others_may_write_or_that_is_a_link_is_refused(place: Path, name: str) -> None:
+def test_file_writable_by_others_or_symlink_is_refused(place: Path, name: str) -> None:
     log = filled(place, 1)
     (place / name).chmod(0o666)
     with pytest.raises(AuditError, match="can be written by others"):
@@ -263,9 +263,7 @@ def test_a_file_that_others_may_write_or_that_is_a_link_is_refused(place: Path, 
     assert not (place / "elsewhere").exists()
 
 
-def test_who_holds_the_lock_and_is_stopped_holds_up_nobody_for_long(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stopped_lock_holder_delays_others_only_briefly(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     filled(place, 1)
     code = f"import os; f = os.open({str(place / HEAD)!r}, os.O_RDWR); os.lockf(f, os.F_LOCK, 0); print(flush=True); input()"
     monkeypatch.setattr(ledger, "LOCK_SECONDS", 0.1)
@@ -281,7 +279,7 @@ def test_who_holds_the_lock_and_is_stopped_holds_up_nobody_for_long(
 
 
 class Writer:
-    """A process that appends and says so after each line, until it is killed."""
+    """A process that appends lines and acknowledges each one, until it is killed."""
 
     def __init__(self, place: Path, said: Path, file_bytes: int, files: int) -> None:
         code = WRITER.format(source=SOURCE, place=str(place), file_bytes=file_bytes, files=files)
@@ -294,7 +292,7 @@ class Writer:
 
     @property
     def count(self) -> int:
-        # A line is about 70 bytes; exactness does not matter here.
+        # A line has about 70 bytes; the exact number does not matter here.
         return self.said.stat().st_size // 70
 
     def kill(self) -> None:
@@ -304,7 +302,7 @@ class Writer:
 
 
 def hammered(place: Path, folder: Path, *, file_bytes: int, files: int, lines: int) -> set[tuple[int, str]]:
-    """Return what was acknowledged: eight processes append until so many lines are, and are killed at random meanwhile."""
+    """Append with eight processes that are killed at random, until this many lines are acknowledged, and return those."""
     folder.mkdir()
     made = 0
     kills = 0
@@ -331,7 +329,7 @@ def hammered(place: Path, folder: Path, *, file_bytes: int, files: int, lines: i
     return {(int(seq), hash_) for seq, hash_ in said}
 
 
-def test_many_processes_killed_at_random_lose_nothing_that_was_acknowledged(place: Path, tmp_path: Path) -> None:
+def test_random_kills_lose_no_acknowledged_line(place: Path, tmp_path: Path) -> None:
     acknowledged = hammered(place, tmp_path / "said", file_bytes=256 * 1024, files=10_000, lines=LINES)
     assert problems(place) == []
     links = [link_of(line) for line in lines_of(place)]
@@ -343,7 +341,7 @@ def test_many_processes_killed_at_random_lose_nothing_that_was_acknowledged(plac
     assert len(older_files(str(place))) > 1
 
 
-def test_rotation_under_many_writers_keeps_what_it_should(place: Path, tmp_path: Path) -> None:
+def test_rotation_under_many_writers_keeps_the_newest_lines(place: Path, tmp_path: Path) -> None:
     hammered(place, tmp_path / "said", file_bytes=20_000, files=5, lines=max(LINES // 4, 1000))
     Ledger(str(place), file_bytes=20_000, files=5).append('"last": 1')
     report = verify(str(place))
@@ -412,7 +410,7 @@ print(tried, killed > tried // 2)
 
 
 @pytest.mark.real
-def test_a_kill_before_or_in_any_change_of_the_disk_and_another_in_what_mends_it_leaves_a_whole_log(
+def test_ledger_survives_kills_at_every_write_and_repair(
     tmp_path: Path,
 ) -> None:
     code = CRASHES.format(source=SOURCE, place=str(tmp_path))
@@ -454,7 +452,7 @@ print(open(place + "/log.jsonl", "rb").read().endswith(b"}}\\n"))
 """
 
 
-def test_a_full_disk_is_an_error_and_leaves_no_torn_line(tmp_path: Path) -> None:
+def test_full_disk_raises_and_leaves_no_torn_line(tmp_path: Path) -> None:
     small = tmp_path / "small"
     small.mkdir()
     code = FULL.format(source=SOURCE, place=str(small))

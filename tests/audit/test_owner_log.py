@@ -1,4 +1,4 @@
-"""The owner's log from inside: a command reads, writes, removes and locks nothing of it, and cannot have it shown."""
+"""Tests that a command in the sandbox cannot read, write, remove or lock the user's audit log, nor get access to it by a grant."""
 
 import json
 import os
@@ -43,14 +43,14 @@ return False
 
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The log of a test's own, with a line in it."""
+    """A log with one line."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     Log().note({"decision": "allow"})
     return Path(directory(os.environ), "log.jsonl")
 
 
 @pytest.mark.parametrize("body", ATTEMPTS.values(), ids=ATTEMPTS)
-def test_a_command_does_nothing_to_the_log(body: str, log: Path, held: Sandbox, loose: Sandbox) -> None:
+def test_command_cannot_access_the_log(body: str, log: Path, held: Sandbox, loose: Sandbox) -> None:
     facts = {"log": str(log), "head": str(log.with_name("head"))}
     before = {file.name: (file.read_bytes(), file.stat().st_mode) for file in log.parent.iterdir()}
     contained = run_attack(held, body, **facts)
@@ -64,13 +64,13 @@ def test_a_command_does_nothing_to_the_log(body: str, log: Path, held: Sandbox, 
 
 @pytest.mark.parametrize("name", ["read", "write"])
 @pytest.mark.parametrize("below", ["", "/audit", "/audit/log.jsonl", "/.."])
-def test_no_grant_shows_the_log(log: Path, open_sandbox: Callable[..., Sandbox], name: str, below: str) -> None:
+def test_no_grant_exposes_the_log(log: Path, open_sandbox: Callable[..., Sandbox], name: str, below: str) -> None:
     path = os.path.normpath(f"{log.parent.parent}{below}")
     with pytest.raises(PolicyError, match=rf"containment\.{name} names"):
         open_sandbox(containment=Containment(**{name: (path,)})).run(["true"])
 
 
-def test_what_a_command_prints_is_not_in_the_log(log: Path, held: Sandbox) -> None:
+def test_output_of_a_command_is_not_logged(log: Path, held: Sandbox) -> None:
     held.on_result = Log(held.config).result
     held.run(["sh", "-c", "echo out$((40+2)); echo err$((40+2)) >&2"])
     text = log.read_text()
@@ -79,7 +79,7 @@ def test_what_a_command_prints_is_not_in_the_log(log: Path, held: Sandbox) -> No
     assert json.loads(text.splitlines()[-1])["result"]["stdout_bytes"] == 6
 
 
-def test_the_log_is_written_while_commands_run(log: Path, held: Sandbox) -> None:
+def test_log_is_written_while_commands_run(log: Path, held: Sandbox) -> None:
     held.on_result = Log(held.config).result
     with held.start(["sleep", "60"]):
         Log(held.config, event="check").verdict(Call(("ls",)), Verdict())

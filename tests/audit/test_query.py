@@ -1,4 +1,4 @@
-"""The log, read: entries in order, those that fit a wish, new ones as they come through any rotation."""
+"""Tests of reading the log: order, filters, and following new entries across rotations."""
 
 import json
 import threading
@@ -44,7 +44,7 @@ def place(tmp_path: Path) -> str:
 
 @pytest.fixture
 def filled(place: str) -> str:
-    # One a file, so that all of this also crosses files.
+    # One entry per file, so that every query also crosses files.
     log = Ledger(place, file_bytes=300, files=50)
     for entry in ENTRIES:
         log.append(json.dumps(entry)[1:-1])
@@ -74,29 +74,29 @@ def ids(found: list[dict[str, Any]]) -> list[str]:
         pytest.param(LogFilter(since="2000", until="9999"), "a1 b2 c3 d4 e5 f6", id="between"),
     ],
 )
-def test_entries_that_fit_come_the_newest_last(filled: str, wish: LogFilter, expected: str) -> None:
+def test_matching_entries_are_ordered_newest_last(filled: str, wish: LogFilter, expected: str) -> None:
     assert ids(entries(filled, wish)) == expected.split()
     assert ids(entries(filled, wish, last=2)) == expected.split()[-2:]
 
 
-def test_a_time_within_the_log_divides_it(filled: str) -> None:
+def test_since_and_until_split_the_log(filled: str) -> None:
     found = entries(filled, LogFilter())
     moments = sorted({entry["at"] for entry in found})
     assert entries(filled, LogFilter(since=moments[-1])) == [e for e in found if e["at"] == moments[-1]]
     assert entries(filled, LogFilter(until=moments[0])) == [e for e in found if e["at"] == moments[0]]
 
 
-def test_a_log_that_is_not_there_has_no_entries(tmp_path: Path) -> None:
+def test_missing_log_has_no_entries(tmp_path: Path) -> None:
     assert entries(str(tmp_path / "nowhere"), LogFilter()) == []
     assert known_by(str(tmp_path / "nowhere"), "a1") == []
 
 
-def test_a_call_and_its_run_are_found_together(filled: str) -> None:
+def test_call_and_its_run_are_found_by_one_id(filled: str) -> None:
     assert ids(known_by(filled, "a1")) == ["a1", "b2"]
     assert ids(known_by(filled, "f")) == ["f6"]
 
 
-def test_lines_that_cannot_be_read_are_left_out(place: str) -> None:
+def test_unreadable_lines_are_skipped(place: str) -> None:
     log = Ledger(place)
     log.append('"id": "one"')
     with Path(place, LOG).open("ab") as file:
@@ -104,13 +104,13 @@ def test_lines_that_cannot_be_read_are_left_out(place: str) -> None:
     assert [entry["seq"] for entry in entries(place, LogFilter())] == [1, 3]
 
 
-def test_the_call_of_an_entry_is_one_text() -> None:
+def test_command_of_an_entry_is_one_text() -> None:
     assert list(map(command_of, ENTRIES)) == [
         *("git status", "git status", "sudo LS", "git push -f", "", "/w/app/.envrc"),
     ]
 
 
-def test_new_entries_are_followed_through_rotations_none_twice_none_missing(place: str) -> None:
+def test_follow_yields_each_entry_once_across_rotations(place: str) -> None:
     log = Ledger(place, file_bytes=2000, files=400)
     for number in range(10):
         log.append(f'"number": {number}, "id": "x"')
@@ -133,7 +133,7 @@ def test_new_entries_are_followed_through_rotations_none_twice_none_missing(plac
     assert verify(place).problems == ()
 
 
-def test_following_waits_for_a_log_that_is_made_later(tmp_path: Path) -> None:
+def test_follow_waits_for_a_missing_log(tmp_path: Path) -> None:
     place = tmp_path / "later"
     stream = follow(str(place), LogFilter(decision="deny"), after=0)
     assert next(stream) is None

@@ -1,4 +1,4 @@
-"""Secrets in text: what is none stays as it is, no planted one survives, and hostile text takes no longer."""
+"""Tests of redaction: harmless text is kept, every planted secret is removed, and hostile text does not slow it down."""
 
 import string
 from collections.abc import Callable
@@ -57,7 +57,7 @@ PASSWORD = st.text(WORD + "!#%+,./:@^_~-", min_size=8, max_size=30).filter(lambd
         "gh auth login --with-token < x",
     ],
 )
-def test_what_is_no_secret_stays(text: str) -> None:
+def test_harmless_text_is_unchanged(text: str) -> None:
     assert redact(text) == text
     words = text.split()
     assert redact_words(words) == words
@@ -100,13 +100,13 @@ def test_what_is_no_secret_stays(text: str) -> None:
         ("-----BEGIN OPENSSH PRIVATE KEY-----\nb3Bl", "[redacted:private-key]"),
     ],
 )  # fmt: skip
-def test_a_secret_is_taken_out_and_nothing_else(text: str, kept: str | None) -> None:
+def test_only_the_secret_is_redacted(text: str, kept: str | None) -> None:
     if kept is not None:
         assert redact(text) == kept
     assert redact(redact(text)) == redact(text)
 
 
-def test_the_word_after_an_option_is_taken_out_of_a_call() -> None:
+def test_value_of_a_secret_option_is_redacted() -> None:
     words = ["tool", "--password", "a b", "--token=c d", "-H", "Authorization: Bearer e", "curl", "-u", "me:f"]
     assert redact_words(words) == [
         *("tool", "--password", "[redacted]", "--token=[redacted]", "-H"),
@@ -114,7 +114,7 @@ def test_the_word_after_an_option_is_taken_out_of_a_call() -> None:
     ]
 
 
-def test_values_of_credential_variables_are_taken_out_wherever_they_stand() -> None:
+def test_values_of_credential_variables_are_redacted() -> None:
     environ = {
         "GITHUB_TOKEN": "plain words",
         "DB_PASSWORD": "longer than plain words",
@@ -130,7 +130,7 @@ def test_values_of_credential_variables_are_taken_out_wherever_they_stand() -> N
     assert redact(text, secrets) == kept
 
 
-def test_a_value_that_was_cut_is_taken_out_and_what_only_begins_like_one_stays() -> None:
+def test_cut_value_is_redacted_and_similar_text_is_kept() -> None:
     secrets = (("DATABASE_URL", "postgres://me@host/name-of-it"),)
     assert redact("/x/postgres://me@ho… is outside", secrets) == "/x/[redacted:DATABASE_URL]… is outside"
     for text in ("psql postgres://you@host/x", "postgres://you… is outside", "post…", "… postgres://me@h"):
@@ -154,14 +154,14 @@ CARRIERS: list[Callable[[str], str]] = [
 
 
 @given(PASSWORD, st.sampled_from(CARRIERS))
-def test_no_password_survives_where_its_name_stands_beside_it(password: str, carrier: Callable[[str], str]) -> None:
+def test_password_beside_its_name_is_redacted(password: str, carrier: Callable[[str], str]) -> None:
     text = carrier(password)
     assert password not in redact(text).replace(carrier("").strip(), "")
     assert password not in redact_words(["sh", "-c", text])[2].replace(carrier("").strip(), "")
 
 
 @given(SHAPED, st.text(max_size=20), st.text(" \n\"'=:;,/@|", min_size=1, max_size=3), st.text(max_size=20))
-def test_no_token_of_a_known_shape_survives(token: str, before: str, between: str, after: str) -> None:
+def test_tokens_of_known_formats_are_redacted(token: str, before: str, between: str, after: str) -> None:
     for text in (token, f"{before}{between}{token}{between}{after}", f"echo {token} | tee x"):
         assert token not in redact(text)
         assert token not in redact_words([text])[0]
@@ -169,7 +169,7 @@ def test_no_token_of_a_known_shape_survives(token: str, before: str, between: st
 
 
 @given(st.text(min_size=6, max_size=40), st.text(max_size=30), st.text(max_size=30))
-def test_no_value_of_a_credential_variable_survives(value: str, before: str, after: str) -> None:
+def test_random_values_of_credential_variables_are_redacted(value: str, before: str, after: str) -> None:
     secrets = secrets_of({"SOME_TOKEN": value})
     marked = redact(before + value + after, secrets)
     assert marked.count(value) <= (before + "[redacted:SOME_TOKEN]" + after).count(value)
@@ -180,7 +180,7 @@ def is_kept_where_no_sign_is_seen(text: str) -> bool:
 
 
 @given(st.text(max_size=40))
-def test_text_without_a_sign_of_a_secret_holds_none(text: str) -> None:
+def test_text_without_a_sign_contains_no_secret(text: str) -> None:
     assert is_kept_where_no_sign_is_seen(text)
 
 
@@ -193,20 +193,20 @@ def test_every_secret_has_a_sign(token: str, password: str, carrier: Callable[[s
 
 
 @given(st.text(max_size=200))
-def test_any_text_can_be_given_and_a_second_time_changes_nothing(text: str) -> None:
+def test_redaction_accepts_any_text_and_is_idempotent(text: str) -> None:
     assert redact(redact(text)) == redact(text)
     assert len(redact_words([text, text])) == 2
 
 
 @given(st.text("abcdef0123456789", min_size=40, max_size=64))
-def test_hashes_stay(digest: str) -> None:
+def test_hashes_are_kept(digest: str) -> None:
     assert redact(f"git show {digest}") == f"git show {digest}"
 
 
 @pytest.mark.parametrize(
     "part", ["token=a ", "sk-", "eyJ", "://", "'", '"\\', "-----BEGIN ", "token-", "bearer ", "(("]
 )
-def test_text_made_to_take_long_is_read_once(part: str) -> None:
+def test_hostile_text_does_not_slow_redaction(part: str) -> None:
     text = part * (256 * 1024 // len(part))
     kept = redact(text)
     assert kept == text or kept == f"[redacted: {len(text)} characters]" or len(kept) < len(text) + 20 * MAX_SPANS

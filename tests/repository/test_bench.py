@@ -1,4 +1,4 @@
-"""The benchmarks themselves: goals are judged rightly, turns are fair, and a sandbox that does not hold is no peer."""
+"""Tests of the benchmarks: goals are judged correctly, turns are fair, and a sandbox that confines nothing is not compared."""
 
 import json
 import os
@@ -26,7 +26,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A workplace of the benchmarks."""
+    """A temporary workplace of the benchmarks."""
     with workplace() as place:
         yield place
 
@@ -45,12 +45,12 @@ def folder() -> Iterator[Path]:
         pytest.param(Row("x", 1.0, "ms", goal=at_most(2)), None, id="no bare thing to compare with"),
     ],
 )
-def test_a_goal_is_met_or_missed_by_its_own_bound(row: Row, met: bool | None) -> None:
+def test_goal_is_judged_by_its_bound(row: Row, met: bool | None) -> None:
     assert row.met is met
     assert row_from_dict(json.loads(json.dumps(row.to_dict()))) == row
 
 
-def test_a_section_says_in_words_what_is_met_and_missed() -> None:
+def test_section_text_names_met_and_missed_goals() -> None:
     rows = (
         Row("quick", 1.0, "ms", 1.0, 0.02, at_most(1.1), 0.9),
         Row("slow", 1234.5, "ms", 10.0, 0.5, at_most(1.1)),
@@ -72,16 +72,16 @@ def test_a_section_says_in_words_what_is_met_and_missed() -> None:
     )
 
 
-def test_a_column_that_says_nothing_is_left_out() -> None:
+def test_empty_column_is_left_out() -> None:
     assert shown(Section("t", (Row("x", 2.0, "runs/s"),))) == "t\n=\n   measured  unit\nx         2  runs/s\n"
 
 
-def test_the_median_is_not_moved_by_a_few_slow_samples() -> None:
+def test_few_slow_samples_do_not_change_the_median() -> None:
     steady = timing([100] * 90 + [100_000] * 10)
     assert (steady.ms, steady.spread, steady.quiet_ms, steady.samples) == (100 / 1e6, 0.0, 100 / 1e6, 100)
 
 
-def test_every_function_has_its_turn_in_every_round_and_none_always_follows_the_same() -> None:
+def test_each_round_runs_every_function_in_random_order() -> None:
     ran: list[str] = []
     times = in_turns({name: lambda name=name: ran.append(name) for name in "abc"}, 30)
     rounds = ["".join(ran[i : i + 3]) for i in range(15, len(ran), 3)]
@@ -90,7 +90,7 @@ def test_every_function_has_its_turn_in_every_round_and_none_always_follows_the_
     assert len(set(rounds)) > 3
 
 
-def test_a_slow_one_gets_fewer_turns_and_its_own_measure_counts() -> None:
+def test_slow_function_gets_fewer_turns_and_its_own_time() -> None:
     times = in_turns({"slow": lambda: 10**9, "quick": lambda: 1000}, 100, seconds_each=10.0)
     assert {name: (time.samples, time.ms) for name, time in times.items()} == {
         "slow": (10, 1000.0),
@@ -103,13 +103,13 @@ def _running(folder: Path, prefix: list[str]) -> Running:
     return Running(peer, str(folder), make_project(folder / "fake"))
 
 
-def test_a_sandbox_that_holds_nothing_is_noticed(folder: Path) -> None:
+def test_canary_detects_a_sandbox_that_confines_nothing(folder: Path) -> None:
     with pytest.raises(Missing, match="it does not enforce: the canary wrote outside"):
         canary(_running(folder, ["env"]), folder / "outside")
     assert list((folder / "outside").iterdir()) == []
 
 
-def test_a_sandbox_leaves_its_files_in_places_of_its_own(folder: Path) -> None:
+def test_each_sandbox_has_its_own_home_and_tmpdir(folder: Path) -> None:
     peer = _running(folder, ["env"])
     peer.run(["sh", "-c", 'touch "$HOME/a" "$CODEX_HOME/b"; mktemp'])
     left = {path.name for name in ("home", "tmp") for path in Path(f"{peer.project}.{name}").iterdir()}
@@ -117,12 +117,12 @@ def test_a_sandbox_leaves_its_files_in_places_of_its_own(folder: Path) -> None:
     assert len(left) == 3
 
 
-def test_a_sandbox_that_runs_nothing_is_noticed(folder: Path) -> None:
+def test_canary_detects_a_sandbox_that_runs_nothing(folder: Path) -> None:
     with pytest.raises(Missing, match=r"^it does not run here: error: no user namespaces$"):
         canary(_running(folder, ["sh", "-c", "echo error: no user namespaces >&2; false", "sh"]), folder / "outside")
 
 
-def test_a_sandbox_that_fails_a_command_is_not_timed_as_quick(folder: Path) -> None:
+def test_failed_command_is_not_timed(folder: Path) -> None:
     with pytest.raises(Missing, match="it ends false with 1"):
         _running(folder, ["env"]).run(["false"])
 
@@ -130,7 +130,7 @@ def test_a_sandbox_that_fails_a_command_is_not_timed_as_quick(folder: Path) -> N
 @pytest.mark.parametrize(
     "peer", [peer for peer in PEERS if peer.package not in DEBIAN], ids=lambda peer: str(peer.name)
 )
-def test_what_is_not_installed_is_left_out_with_the_reason(peer: Peer, folder: Path) -> None:
+def test_missing_peer_is_left_out_with_a_reason(peer: Peer, folder: Path) -> None:
     place = folder / "empty"
     place.mkdir()
     (place / "reasons.json").write_text(json.dumps({peer.package: "the registry said no"}))
@@ -138,7 +138,7 @@ def test_what_is_not_installed_is_left_out_with_the_reason(peer: Peer, folder: P
         Running(peer, str(place), make_project(folder / peer.name))
 
 
-def test_a_failed_install_is_told_by_its_error() -> None:
+def test_failed_install_reports_its_error() -> None:
     code = "import sys; print('npm warn x', file=sys.stderr); sys.exit('ERROR: no such version')"
     assert _install.tried([sys.executable, "-c", code]) == "ERROR: no such version"
     assert _install.tried([sys.executable, "-c", "pass"]) == ""
@@ -146,12 +146,12 @@ def test_a_failed_install_is_told_by_its_error() -> None:
 
 
 def bench(results: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run the benchmarks as a person does."""
+    """Run the benchmarks from the command line."""
     command = [sys.executable, "-m", "bench", "--rounds=1", f"--results={results}", *words]
     return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
 
 
-def test_the_report_has_every_command_with_its_goal_and_the_load(tmp_path: Path) -> None:
+def test_report_has_every_command_its_goal_and_the_load(tmp_path: Path) -> None:
     done = bench(tmp_path, "--json", "--no-peers", "--own-user", "overhead", "cold")
     assert (done.returncode, done.stderr) == (0, "")
     report = json.loads(done.stdout)
@@ -168,14 +168,14 @@ def test_the_report_has_every_command_with_its_goal_and_the_load(tmp_path: Path)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can measure as another user")
-def test_root_measures_as_an_ordinary_user_too(tmp_path: Path) -> None:
+def test_root_also_measures_as_an_ordinary_user(tmp_path: Path) -> None:
     done = bench(tmp_path, "--no-peers", "cold")
     assert (done.returncode, done.stderr) == (0, "")
     titles = [line for line in done.stdout.splitlines() if line.startswith("the cold start of a sandbox")]
     assert ["as root" in title for title in titles] == [True, False]
 
 
-def test_a_benchmark_that_breaks_is_said_and_leaves_the_others(tmp_path: Path) -> None:
+def test_failing_benchmark_is_reported_and_others_run(tmp_path: Path) -> None:
     code = (
         "import sys; from bench import __main__ as bench, cold\n"
         "def fall(options): raise RuntimeError('it fell')\n"
@@ -191,16 +191,16 @@ def test_a_benchmark_that_breaks_is_said_and_leaves_the_others(tmp_path: Path) -
     assert "64 at a time" in done.stdout
 
 
-def test_an_unknown_benchmark_is_refused(tmp_path: Path) -> None:
+def test_unknown_benchmark_is_refused(tmp_path: Path) -> None:
     done = bench(tmp_path, "speed")
     assert (done.returncode, done.stderr.splitlines()[-1]) == (2, "python -m bench: error: speed is no benchmark")
 
 
-def test_why_a_sandbox_is_left_out_names_no_directory_that_is_gone(folder: Path) -> None:
+def test_reason_names_no_temporary_directory(folder: Path) -> None:
     assert str(Missing(f"no {folder}/project/.claude")) == "no project/.claude"
 
 
-def test_what_fails_once_in_a_comparison_is_not_run_again_and_says_why(folder: Path) -> None:
+def test_command_that_failed_once_is_not_run_again(folder: Path) -> None:
     ran: list[list[str]] = []
 
     class Falls:
@@ -212,12 +212,12 @@ def test_what_fails_once_in_a_comparison_is_not_run_again_and_says_why(folder: P
     assert (way(), way(), way.why, ran) == (0, 0, "it fell", [["x"]])
 
 
-def test_a_comparison_on_a_busy_machine_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_comparison_on_a_busy_machine_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_turns, "COMPARISON_SECONDS", -1.0)
     assert [time.samples for time in in_turns({"a": int, "b": int}, 1000).values()] == [3, 3]
 
 
-def test_the_process_that_only_spawns_runs_a_command_to_its_end(folder: Path) -> None:
+def test_floor_process_runs_a_command_to_its_end(folder: Path) -> None:
     project = make_project(folder / "project")
     floor = Floor(project)
     try:
@@ -239,17 +239,17 @@ def test_the_process_that_only_spawns_runs_a_command_to_its_end(folder: Path) ->
         pytest.param("echo oops; exit 1", "allow", id="broken, which the host takes for no objection"),
     ],
 )
-def test_a_hooks_answer_is_taken_as_the_host_takes_it(program: str, decision: str, folder: Path) -> None:
+def test_answer_of_a_hook_is_read_as_the_host_reads_it(program: str, decision: str, folder: Path) -> None:
     assert Place(folder).decision(["sh", "-c", program], "git status") == decision
 
 
-def test_a_guard_is_right_that_allows_the_benign_and_objects_to_the_rest() -> None:
+def test_right_answers_allow_benign_and_stop_dangerous_commands() -> None:
     benign, dangerous = accuracy.Case("benign", "x", "ls"), accuracy.Case("dangerous", "x", "rm -rf /")
     assert [benign.is_right(said) for said in ("allow", "ask", "deny")] == [True, False, False]
     assert [dangerous.is_right(said) for said in ("allow", "ask", "deny")] == [False, True, True]
 
 
-def test_guards_are_asked_about_every_case(folder: Path) -> None:
+def test_every_guard_answers_every_case(folder: Path) -> None:
     section = accuracy.measure(Options(1))
     asked = Counter(case.kind for case in accuracy.cases())
     for guard in (accuracy.CONTAINED, accuracy.UNCONTAINED, accuracy.STRICT):
@@ -257,7 +257,7 @@ def test_guards_are_asked_about_every_case(folder: Path) -> None:
         assert {kind: sum(v for what, v in answers.items() if what.startswith(kind)) for kind in asked} == dict(asked)
 
 
-def test_processes_that_outlive_a_limit_are_counted_and_ended(folder: Path) -> None:
+def test_leftover_processes_are_counted_and_ended(folder: Path) -> None:
     notes: list[str] = []
     project = make_project(folder / "project")
     rows = leftovers._measured("bare", project, lambda argv: leftovers._ended(project, None, argv), notes)
@@ -265,9 +265,7 @@ def test_processes_that_outlive_a_limit_are_counted_and_ended(folder: Path) -> N
     assert leftovers._alive(project, "no such marker") == []
 
 
-def test_a_benchmark_that_takes_too_long_is_ended_with_all_it_started(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_benchmark_over_its_time_limit_is_ended_with_children(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_all, "SECONDS_EACH", 1)
     monkeypatch.setattr(_all, "END_SECONDS", 0.1)
     marker = f"8{os.getpid()}.5"
@@ -276,6 +274,6 @@ def test_a_benchmark_that_takes_too_long_is_ended_with_all_it_started(
     assert leftovers._wait(str(folder), marker) == []
 
 
-def test_a_benchmark_that_writes_nothing_is_said_with_its_last_words(folder: Path) -> None:
+def test_benchmark_without_results_reports_its_stderr(folder: Path) -> None:
     section = _all._section(folder, "cold", ["sh", "-c", "echo printed; echo why >&2; exit 3"])
     assert (section.name, section.broke) == ("cold", "it ended with 3: why")

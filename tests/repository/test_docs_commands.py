@@ -1,4 +1,4 @@
-"""Every command of the documentation is run, every program, policy and setting in it loaded, in a throwaway project and home."""
+"""Runs every command in the documentation, and loads every program, policy and setting, in a throwaway project and home."""
 
 import ast
 import json
@@ -62,7 +62,7 @@ def load_toml(block: Block, path: str) -> None:
 
 
 def parse_only(block: Block) -> None:
-    """What is not run is at least written right."""
+    """Check the syntax of a block that is not run."""
     if block.language == "python":
         ast.parse(block.text)
     elif block.language == "console":
@@ -75,7 +75,7 @@ def parse_only(block: Block) -> None:
 
 
 def replay(block: Block, before: str, place: Place) -> tuple[list[str], str]:
-    """Do what a block says, and return what was wrong and what it printed."""
+    """Run a block, and return its errors and its output."""
     if block.title and block.language != "text":
         place.write(block.title, block.text)
     if block.language == "console":
@@ -96,7 +96,7 @@ def replay(block: Block, before: str, place: Place) -> tuple[list[str], str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_what_a_page_shows_is_what_one_sees(page: Path, place: Place) -> None:
+def test_commands_of_a_page_print_what_it_shows(page: Path, place: Place) -> None:
     wrong, printed = [], ""
     for block in docblocks.blocks(page.read_text()):
         if block.reason:
@@ -108,7 +108,7 @@ def test_what_a_page_shows_is_what_one_sees(page: Path, place: Place) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_every_block_says_what_it_is(page: Path) -> None:
+def test_every_block_has_a_known_language_and_reason(page: Path) -> None:
     wrong = []
     for block in docblocks.blocks(page.read_text()):
         if block.language not in LANGUAGES:
@@ -131,13 +131,13 @@ def spans(page: Path, word: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_a_command_in_a_sentence_has_verbs_and_options_that_exist(page: Path) -> None:
+def test_inline_commands_use_existing_verbs_and_options(page: Path) -> None:
     wrong = []
     for span in spans(page, "corral"):
         verb, _, rest = span.removeprefix("corral ").partition(" ")
         ours = re.sub(r"'[^']*'", "", rest).partition("-- ")[0]
         if verb in verb_names() and load_verb(verb).VERB.command_after == "":
-            # What follows the command's name is the command's.
+            # The words after the name of the inner command belong to that command.
             ours = " ".join(split_command(verb_parser(verb), ours.split(), None, leading=0)[0])
         options = re.findall(r"(?<!\S)(--?[a-z][\w-]*)", ours)
         if verb in ("--version", "--help", "--json", "COMMAND", "…"):
@@ -151,7 +151,7 @@ def test_a_command_in_a_sentence_has_verbs_and_options_that_exist(page: Path) ->
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_a_target_in_a_sentence_exists(page: Path) -> None:
+def test_inline_make_targets_exist(page: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = {span.split()[1] for span in spans(page, "make") if re.fullmatch(r"make [a-z-]+( .*)?", span)}
     assert named - targets == set()
@@ -170,11 +170,11 @@ def test_a_target_in_a_sentence_exists(page: Path) -> None:
         ("a.c\n", "abc\n", False),
     ],
 )
-def test_output_is_matched_loosely_only_where_it_says_so(shown: str, printed: str, fit: bool) -> None:
+def test_output_is_matched_loosely_only_at_an_ellipsis(shown: str, printed: str, fit: bool) -> None:
     assert docblocks.fits(shown, printed) is fit
 
 
-def test_a_block_that_does_not_do_what_it_shows_is_found(place: Place) -> None:
+def test_block_with_wrong_output_is_found(place: Place) -> None:
     (lies,) = docblocks.blocks("```console\n$ corral check -- ls\ndeny\n```\n")
     (fails,) = docblocks.blocks("```console\n$ corral check -- sudo ls\n```\n")
     (holds,) = docblocks.blocks("```console\n$ corral check --profile strict -- ls; echo $?\n…\n0\n```\n")

@@ -1,4 +1,4 @@
-"""Every example runs in a throwaway project and home, and prints what it is for."""
+"""Runs every example in a throwaway project and home, and checks its output."""
 
 import sys
 from pathlib import Path
@@ -60,13 +60,13 @@ True Run the command without it. …
 
 
 @pytest.mark.parametrize("name", PRINTED)
-def test_an_example_prints_what_it_is_for(name: str, place: Place) -> None:
+def test_example_prints_its_expected_output(name: str, place: Place) -> None:
     done = place.run(sys.executable, str(EXAMPLES / f"{name}.py"))
     assert done.returncode == 0, done.stderr
     assert docblocks.fits(PRINTED[name], done.stdout), done.stdout
 
 
-def test_no_example_is_forgotten() -> None:
+def test_every_example_is_tested() -> None:
     assert {path.stem for path in EXAMPLES.glob("*.py")} == set(PRINTED)
     listed = (EXAMPLES / "README.md").read_text()
     assert [p.name for p in EXAMPLES.rglob("*") if p.is_file() and f"({p.relative_to(EXAMPLES)})" not in listed] == [
@@ -74,13 +74,13 @@ def test_no_example_is_forgotten() -> None:
     ]
 
 
-def test_the_policy_holds_its_own_examples(place: Place) -> None:
+def test_example_policy_passes_its_own_examples(place: Place) -> None:
     place.write("corral.toml", (EXAMPLES / "policy" / "corral.toml").read_text())
     done = place.run("corral", "policy", "test")
     assert (done.returncode, done.stderr) == (0, "6 of 6 examples hold\n")
 
 
-def test_the_tasks_pass(place: Place) -> None:
+def test_example_tasks_pass(place: Place) -> None:
     done = place.run("corral", "eval", str(EXAMPLES / "eval"), "--out", str(place.home / "out"))
     assert done.returncode == 0, done.stdout
     assert "3 passed" in done.stdout

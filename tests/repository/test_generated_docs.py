@@ -1,4 +1,4 @@
-"""Pages that are made from the code: what changes, is missing, or lies among them and is none of them is found."""
+"""Tests that `tools/docs.py` finds generated pages that are outdated, missing, or no longer generated."""
 
 import sys
 from pathlib import Path
@@ -20,25 +20,25 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_what_was_just_written_is_current(folder: Path) -> None:
+def test_written_pages_are_current(folder: Path) -> None:
     assert docs.stale(MADE) == []
 
 
-def test_a_page_that_changed_or_is_gone_is_stale(folder: Path) -> None:
+def test_changed_or_missing_page_is_stale(folder: Path) -> None:
     (folder / "rules.md").write_text("by hand\n")
     (folder / "reference/cli.md").unlink()
     assert docs.stale(MADE) == ["reference/cli.md", "rules.md"]
 
 
-def test_a_page_of_a_rule_that_is_no_more_is_stale_and_goes(folder: Path) -> None:
+def test_page_of_a_removed_rule_is_stale_and_deleted(folder: Path) -> None:
     (folder / "rules/name-gone.md").write_text("gone\n")
-    (folder / "guide.md").write_text("by hand, where anybody may write\n")
+    (folder / "guide.md").write_text("written by hand\n")
     assert docs.stale(MADE) == ["rules/name-gone.md"]
     docs.write(MADE)
     assert sorted(path.name for path in folder.rglob("*.md")) == ["cli.md", "guide.md", "name-power.md", "rules.md"]
 
 
-def test_pages_do_not_depend_on_who_makes_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_pages_do_not_depend_on_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     first = docs.pages()
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("COLUMNS", "40")

@@ -1,4 +1,4 @@
-"""Who imports whom: the contracts of pyproject.toml hold, and what imports cannot show is looked for in the source."""
+"""Tests that the import contracts of pyproject.toml hold, and that only a few modules start processes."""
 
 import ast
 import subprocess
@@ -13,13 +13,13 @@ import corral
 SOURCE = Path(corral.__file__).parent
 PROJECT = SOURCE.parents[1]
 MAX_LINES = 500
-# What starts a process, or becomes another one, without importing anything but os.
+# Functions of os that start a process or replace this one.
 STARTERS = {
     *("fork", "forkpty", "posix_spawn", "posix_spawnp", "system", "popen", "startfile"),
     *(f"exec{suffix}" for suffix in ("l", "le", "lp", "lpe", "v", "ve", "vp", "vpe")),
     *(f"spawn{suffix}" for suffix in ("l", "le", "lp", "lpe", "v", "ve", "vp", "vpe")),
 }
-# Forks to parse a text under the kernel's limits; the child starts nothing.
+# Forks to parse text under resource limits. The child starts no program.
 FORKS = SOURCE / "integrations" / "hooks" / "parse_limit.py"
 MODULES = sorted(SOURCE.rglob("*.py"))
 
@@ -28,7 +28,7 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(SOURCE))
 
 
-def test_the_contracts_hold() -> None:
+def test_import_contracts_hold() -> None:
     code = "from importlinter.cli import lint_imports_command; lint_imports_command()"
     done = subprocess.run(
         [sys.executable, "-c", code, "--no-cache"], cwd=PROJECT, capture_output=True, text=True, check=False
@@ -36,7 +36,7 @@ def test_the_contracts_hold() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_every_module_has_its_place_in_the_layers() -> None:
+def test_every_module_has_a_layer() -> None:
     contracts = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     layers = next(c for c in contracts if c["type"] == "layers")
     assert (layers["exhaustive"], layers["containers"]) == (True, ["corral"])
@@ -59,7 +59,7 @@ def test_only_spawn_and_containment_start_processes(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_a_module_opens_with_its_law_and_is_short(path: Path) -> None:
+def test_modules_have_docstrings_and_are_short(path: Path) -> None:
     text = path.read_text()
     assert ast.get_docstring(ast.parse(text))
     assert len(text.splitlines()) <= MAX_LINES

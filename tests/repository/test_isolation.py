@@ -1,4 +1,4 @@
-"""Tests that the suite is cut off from the developer who runs it."""
+"""Tests that the suite is isolated from the developer's terminal, signals and environment."""
 
 import json
 import os
@@ -31,7 +31,7 @@ isolation.remove_home(home)
 
 
 @pytest.mark.parametrize("role", ["worker", "alone"])
-def test_isolation_takes_terminal_signals_and_variables(role: str) -> None:
+def test_isolation_removes_terminal_signals_and_variables(role: str) -> None:
     def begin() -> None:
         for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTSTP):
             signal.signal(number, signal.SIG_IGN)
@@ -40,7 +40,7 @@ def test_isolation_takes_terminal_signals_and_variables(role: str) -> None:
     told, write = os.pipe()
     pid, terminal = pty.fork()
     if pid == 0:
-        # A shell between: a session's leader cannot begin a session of its own, and pytest's workers are no leaders.
+        # In a child process: a process group leader cannot call setsid, and pytest's workers are not leaders either.
         begin()
         os.dup2(write, 1, inheritable=True)
         words = [sys.executable, "-c", CHILD, str(Path(__file__).parents[1] / "support"), role]

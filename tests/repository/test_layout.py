@@ -1,4 +1,4 @@
-"""The tree is as docs/layout.md describes it: few entries at the top, small folders, short modules, tests that mirror the rooms."""
+"""Tests that the tree follows docs/layout.md: few entries at the top, small folders, short modules, tests that mirror the rooms."""
 
 import ast
 import re
@@ -16,7 +16,7 @@ TOP = {
 }
 MAX_MODULES = 20
 MAX_LINES = 500
-# Folders of like files: one for each host, adapter or verb.
+# Folders with one file for each host, adapter or verb.
 UNIFORM = {"apps/cli/verbs", "integrations/hooks/hosts", "integrations/frameworks"}
 FOLDERS = sorted({path.parent for path in SOURCE.rglob("*.py")})
 MODULES = sorted(SOURCE.rglob("*.py"))

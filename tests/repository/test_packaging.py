@@ -1,4 +1,4 @@
-"""The wheel and the sdist, built from a copy and used without the source: what a user installs is what was tested."""
+"""Builds the wheel and the sdist from a copy, and tests the installed package without the source."""
 
 import email
 import os
@@ -31,7 +31,7 @@ def run(*command: str | Path, cwd: Path, check: bool = True) -> subprocess.Compl
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the wheel and the sdist, built from a copy that holds nothing generated."""
+    """Return a folder with the wheel and the sdist, built from a copy without generated files."""
     place = tmp_path_factory.mktemp("build")
     for name in BUILT:
         source = PROJECT / name
@@ -46,7 +46,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the programs of a fresh environment that has the wheel, and sees the dependencies but not the source."""
+    """Return the bin directory of a fresh environment with the wheel and the dependencies, but without the source."""
     place = tmp_path_factory.mktemp("venv")
     run(sys.executable, "-m", "venv", "--without-pip", place, cwd=place)
     (wheel,) = built.glob("*.whl")
@@ -63,7 +63,7 @@ def contents(wheel: Path) -> set[str]:
         return {name for name in archive.namelist() if not name.startswith(f"corral-{corral.__version__}.dist-info/")}
 
 
-def test_the_wheel_holds_the_package_its_tables_and_nothing_else(built: Path) -> None:
+def test_wheel_contains_only_the_package_and_its_tables(built: Path) -> None:
     (wheel,) = built.glob("*.whl")
     source = {
         str(path.relative_to(PACKAGE.parent))
@@ -74,7 +74,7 @@ def test_the_wheel_holds_the_package_its_tables_and_nothing_else(built: Path) ->
     assert {"corral/py.typed", "corral/model/schemas/result.schema.json", "corral/guard/rules/effects.toml"} <= source
 
 
-def test_the_core_needs_two_packages_and_the_rest_are_extras(built: Path) -> None:
+def test_core_has_two_dependencies_and_the_rest_are_extras(built: Path) -> None:
     (wheel,) = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         metadata = email.message_from_bytes(archive.read(f"corral-{corral.__version__}.dist-info/METADATA"))
@@ -86,7 +86,7 @@ def test_the_core_needs_two_packages_and_the_rest_are_extras(built: Path) -> Non
     assert "Typing :: Typed" in metadata.get_all("Classifier", [])
 
 
-def test_every_extra_is_checked_before_a_release(built: Path) -> None:
+def test_release_check_knows_every_extra(built: Path) -> None:
     (wheel,) = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         metadata = email.message_from_bytes(archive.read(f"corral-{corral.__version__}.dist-info/METADATA"))
@@ -94,7 +94,7 @@ def test_every_extra_is_checked_before_a_release(built: Path) -> None:
     assert set(metadata.get_all("Provides-Extra", [])) == set(known)
 
 
-def test_the_sdist_builds_the_same_wheel(built: Path, tmp_path: Path) -> None:
+def test_sdist_builds_the_same_wheel(built: Path, tmp_path: Path) -> None:
     (sdist,) = built.glob("*.tar.gz")
     run("tar", "xf", sdist, cwd=tmp_path)
     (unpacked,) = tmp_path.iterdir()
@@ -113,12 +113,12 @@ def test_the_sdist_builds_the_same_wheel(built: Path, tmp_path: Path) -> None:
     assert contents(second) == contents(first)
 
 
-def test_the_installed_package_is_not_the_source(installed: Path, tmp_path: Path) -> None:
+def test_installed_package_is_not_the_source(installed: Path, tmp_path: Path) -> None:
     done = run(installed / "python", "-c", "import corral; print(corral.__file__)", cwd=tmp_path)
     assert Path(done.stdout.strip()).is_relative_to(installed.parent)
 
 
-def test_the_installed_program_says_its_version(installed: Path, tmp_path: Path) -> None:
+def test_installed_program_prints_its_version(installed: Path, tmp_path: Path) -> None:
     assert run(installed / "corral", "--version", cwd=tmp_path).stdout == f"corral {corral.__version__}\n"
 
 
@@ -127,16 +127,16 @@ def test_the_installed_program_says_its_version(installed: Path, tmp_path: Path)
     [(["--", "ls"], 0), (["--", "rm", "x"], 126), (["--shell", "ls | wc -l"], 0), (["--shell", "ls; rm x"], 126)],
     ids=["an allowed call", "a denied call", "an allowed shell string", "a denied shell string"],
 )
-def test_the_installed_program_checks(installed: Path, call: list[str], status: int, tmp_path: Path) -> None:
+def test_installed_program_checks_a_command(installed: Path, call: list[str], status: int, tmp_path: Path) -> None:
     done = run(installed / "corral", "check", "--profile", "strict", *call, cwd=tmp_path, check=False)
     assert done.returncode == status, done.stderr
 
 
-def test_the_installed_program_runs(installed: Path, tmp_path: Path) -> None:
+def test_installed_program_runs_a_command(installed: Path, tmp_path: Path) -> None:
     done = run(installed / "corral", "run", "--profile", "strict", "--", "echo", "hello", cwd=tmp_path)
     assert (done.stdout, done.stderr) == ("hello\n", "")
 
 
-def test_the_installed_rules_were_compiled_when_it_was_built(installed: Path, tmp_path: Path) -> None:
+def test_installed_rules_were_compiled_by_the_build(installed: Path, tmp_path: Path) -> None:
     code = "import sys, corral.guard.rules.loader; print('corral.guard.rules.compiler' in sys.modules)"
     assert run(installed / "python", "-c", code, cwd=tmp_path).stdout == "False\n"

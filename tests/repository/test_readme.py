@@ -1,4 +1,4 @@
-"""The documents tell the truth: programs print what is said, tests that are named exist, links lead somewhere."""
+"""Tests that the programs in the documents work, and that the tests, files and links they name exist."""
 
 import re
 import subprocess
@@ -22,7 +22,7 @@ def project(tmp_path: Path) -> Path:
     return root
 
 
-def test_the_librarys_programs_run_contained(project: Path) -> None:
+def test_library_programs_in_the_readme_run_contained(project: Path) -> None:
     programs = re.findall(r"```python\n(.*?)```", (PROJECT / "docs" / "library.md").read_text(), re.DOTALL)
     programs[0] += "print(result.enforcement, result.stdout_text, end='')\n"
     run, batch, live = (
@@ -36,8 +36,8 @@ def test_the_librarys_programs_run_contained(project: Path) -> None:
     assert live.stdout.endswith("200\n3\n")
 
 
-def test_the_tests_that_documents_name_exist() -> None:
-    ours = [path for path in DOCUMENTS if path.name != "frameworks.md"]  # which names the frameworks' own tests
+def test_tests_named_in_documents_exist() -> None:
+    ours = [path for path in DOCUMENTS if path.name != "frameworks.md"]  # that page names tests of the frameworks
     named = {name for path in ours for name in re.findall(r"`(test_\w+)`", path.read_text())}
     defined = {
         name for path in PROJECT.glob("tests/**/*.py") for name in re.findall(r"def (test_\w+)", path.read_text())
@@ -47,13 +47,13 @@ def test_the_tests_that_documents_name_exist() -> None:
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(PROJECT)))
-def test_files_that_are_named_exist(path: Path) -> None:
+def test_files_named_in_documents_exist(path: Path) -> None:
     named = re.findall(r"`((?:tests|tools|examples|src/corral|docs)/[\w/.-]+)`", path.read_text())
     assert [name for name in named if not (PROJECT / name).exists()] == []
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(PROJECT)))
-def test_links_lead_somewhere(path: Path) -> None:
+def test_links_in_documents_have_targets(path: Path) -> None:
     links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text())
     local = [link for link in links if "://" not in link]
     assert [link for link in local if not (path.parent / link).exists()] == []

@@ -1,4 +1,4 @@
-"""The bill of materials holds what users install, by version and hash, and nothing that is only for development."""
+"""Tests that the bill of materials lists what users install, with versions and hashes, and no development packages."""
 
 import sys
 import tomllib
@@ -34,7 +34,7 @@ def bill() -> dict[str, Any]:
     return sbom.bill()
 
 
-def test_a_lock_is_read() -> None:
+def test_lock_file_is_parsed() -> None:
     assert sbom.pins(LOCK) == {
         "left": sbom.Pin("left", "1.0", ("a" * 64, "b" * 64), ("corral (pyproject.toml)",)),
         "right": sbom.Pin("right", "2.0", ("a" * 64,), ("left", "tester")),
@@ -42,16 +42,16 @@ def test_a_lock_is_read() -> None:
     }
 
 
-def test_what_is_only_for_development_is_left_out() -> None:
+def test_development_packages_are_left_out() -> None:
     assert list(sbom.needed(sbom.pins(LOCK))) == ["left", "right"]
 
 
-def test_the_core_needs_two_packages(bill: dict[str, Any]) -> None:
+def test_core_has_two_dependencies(bill: dict[str, Any]) -> None:
     required = {part["name"] for part in bill["components"] if part["scope"] == "required"}
     assert required == {"tree-sitter", "tree-sitter-bash"}
 
 
-def test_every_extra_and_every_dependency_is_there(bill: dict[str, Any]) -> None:
+def test_every_extra_and_dependency_is_listed(bill: dict[str, Any]) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     told = {entry["value"] for part in bill["components"] for entry in part.get("properties", ())}
     assert told == set(project["optional-dependencies"])
@@ -60,10 +60,10 @@ def test_every_extra_and_every_dependency_is_there(bill: dict[str, Any]) -> None
     assert {ref for edge in bill["dependencies"] for ref in edge["dependsOn"]} <= known
 
 
-def test_every_part_has_a_version_and_hashes_and_none_is_a_test_tool(bill: dict[str, Any]) -> None:
+def test_components_have_versions_and_hashes(bill: dict[str, Any]) -> None:
     assert all(part["version"] and part["hashes"] for part in bill["components"])
     assert not {"pytest", "mypy", "ruff", "mkdocs"} & {part["name"] for part in bill["components"]}
 
 
-def test_the_same_locks_give_the_same_document(bill: dict[str, Any]) -> None:
+def test_same_locks_give_the_same_document(bill: dict[str, Any]) -> None:
     assert sbom.bill() == bill

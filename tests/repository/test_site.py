@@ -1,4 +1,4 @@
-"""The site builds without a warning, leads nowhere that does not exist, and no page asks another machine for anything."""
+"""Tests that the site builds without warnings or broken links, and that no page loads anything from another host."""
 
 import os
 import re
@@ -20,7 +20,7 @@ ROOT = Path(corral.__file__).parents[2]
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("site") / "site"
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(place)]
-    # A proxy that nobody answers: whatever would be fetched fails the build.
+    # A proxy address without a server: any download fails the build.
     env = {**os.environ, "http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr + done.stdout
@@ -28,7 +28,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Asked(HTMLParser):
-    """What a browser would fetch for a page, beyond the page itself."""
+    """Collects the addresses that a browser would load for a page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Asked(HTMLParser):
             self.addresses.append(values.get("href") or "")
 
 
-def test_no_page_asks_another_machine(site: Path) -> None:
+def test_no_page_loads_from_another_host(site: Path) -> None:
     asked = Asked()
     for page in site.rglob("*.html"):
         asked.feed(page.read_text())
@@ -52,20 +52,20 @@ def test_no_page_asks_another_machine(site: Path) -> None:
     assert re.findall(r"(?:url\(|@import )[\"']?(?:https?:)?//[^)]*", styles) == []
 
 
-def test_every_rule_of_the_tables_has_a_page(site: Path) -> None:
+def test_every_rule_has_a_page(site: Path) -> None:
     from corral.guard.rules.loader import effects, group_names
 
     wanted = {f"{data['axis']}-{key}" for key, data in effects().items()} | {f"name-{key}" for key in group_names()}
     assert wanted == {path.stem for path in (site / "rules").glob("*.html")}
 
 
-def test_the_diagram_is_in_its_page_and_the_root_s_pages_are_in_the_site(site: Path) -> None:
+def test_site_has_inline_diagrams_and_the_pages_of_the_root(site: Path) -> None:
     assert "<svg" in (site / "how-it-works.html").read_text().partition('class="diagram"')[2][:200]
     assert "What each layer stops" in (site / "SECURITY.html").read_text()
     assert "not run:" not in (site / "install.html").read_text()
 
 
-def test_every_page_has_its_text_beside_it_and_is_listed_for_programs(site: Path) -> None:
+def test_every_page_has_its_text_and_is_listed(site: Path) -> None:
     listed = set(re.findall(r"\]\(([^)]+\.md)\)", (site / "llms.txt").read_text()))
     pages = {str(path.relative_to(site).with_suffix(".md")) for path in site.rglob("*.html") if path.name != "404.html"}
     assert listed == pages
