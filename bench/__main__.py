@@ -28,19 +28,21 @@ NAMES = sorted(path.stem for path in HERE.glob("*.py") if not path.stem.startswi
 def parsed(words: list[str]) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(NAMES)}; all when left out")
     parser.add_argument(
-        "--rounds", type=int, default=ROUNDS, help="of each comparison; fewer are quicker and less sure"
+        "names", nargs="*", metavar="name", help=f"benchmarks to run, of {', '.join(NAMES)} (default: all)"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=ROUNDS, help="rounds of each comparison; fewer are faster and less exact"
     )
     parser.add_argument("--json", action="store_true", help="print the report instead of tables")
     parser.add_argument("--own-user", action="store_true", help="as root: do not measure as an ordinary user too")
-    parser.add_argument("--peers", default=str(PLACE), metavar="DIR", help="where other sandboxes are")
-    parser.add_argument("--results", default=str(HERE / "results"), metavar="DIR", help="where the report is written")
+    parser.add_argument("--peers", default=str(PLACE), metavar="DIR", help="directory of the other sandboxes")
+    parser.add_argument("--results", default=str(HERE / "results"), metavar="DIR", help="directory for the report")
     parser.add_argument("--no-peers", action="store_true", help="leave other sandboxes out")
     arguments = parser.parse_args(words)
     unknown = sorted(set(arguments.names) - set(NAMES))
     if unknown or arguments.rounds < 1:
-        parser.error(f"{unknown[0]} is no benchmark" if unknown else "--rounds must be at least 1")
+        parser.error(f"there is no benchmark {unknown[0]}" if unknown else "--rounds must be at least 1")
     return arguments
 
 

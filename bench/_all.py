@@ -55,17 +55,17 @@ def main() -> int:
     """Install the peers, run the benchmarks, and write the report and the page."""
     parser = argparse.ArgumentParser(prog="python -m bench._all", description=__doc__)
     parser.add_argument(
-        "names", nargs="*", metavar="name", help=f"of {', '.join(NAMES)}: run only these, and write no page"
+        "names", nargs="*", metavar="name", help=f"run only these of {', '.join(NAMES)}, and write no page"
     )
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds of each comparison")
     parser.add_argument("--no-install", action="store_true", help="use the peers that are already installed")
     arguments = parser.parse_args()
     if unknown := sorted(set(arguments.names) - set(NAMES)):
-        parser.error(f"{unknown[0]} is no benchmark")
+        parser.error(f"there is no benchmark {unknown[0]}")
     # SIGTERM must raise KeyboardInterrupt: then `_section` ends its benchmark, and temporary files are removed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     clock = Clock()
-    clock.say("other guards and sandboxes, in bench/.peers")
+    clock.say("installing other guards and sandboxes into bench/.peers")
     why_not = _noted() if arguments.no_install else _install.installed(lambda words: clock.say(f"  {words}"))
     facts = {**machine(), **_facts(why_not), "rounds": arguments.rounds}
     names = sorted(arguments.names or NAMES, key=lambda name: (*(name != first for first in FIRST), name))

@@ -95,7 +95,7 @@ def _codex(place: str, project: str, argv: list[str]) -> list[str]:
     # Start the program itself: the package's launcher is a node script, which doubles the cost.
     found = glob(f"{node_modules(place)}/@openai/codex-linux-{PROCESSOR}/vendor/*/bin/codex")
     if not found:
-        raise Missing("the package holds no program for this machine")
+        raise Missing("the package has no program for this machine")
     # Its own profile also grants /tmp, and the files that it masks there stay behind when it is killed.
     rights = 'permissions.bench={extends=":workspace",filesystem={":slash_tmp"="read"}}'
     return [found[0], "sandbox", "-P", "bench", "-c", rights, "-C", project, "--", *argv]

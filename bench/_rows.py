@@ -22,12 +22,12 @@ class Goal(Record):
 
 
 def at_most(bound: float) -> Goal:
-    """Return a goal for the ratio."""
+    """Return an upper bound for the ratio."""
     return Goal(bound)
 
 
 def at_least(bound: float) -> Goal:
-    """Return a goal for the ratio."""
+    """Return a lower bound for the ratio."""
     return Goal(bound, at_least=True)
 
 

@@ -139,7 +139,7 @@ def canary(peer: Running, outside: Path) -> None:
 def _see(peer: Peer, place: str) -> None:
     path = f"{node_modules(place)}/{peer.package}" if peer.package in NODE_PINS else site_packages(place)
     if path and os.path.exists(path) and not os.access(path, os.R_OK | os.X_OK):
-        raise Missing("this user cannot read where it is installed")
+        raise Missing("this user cannot read the directory it is installed in")
     found = (
         os.path.isdir(path) if peer.package in NODE_PINS else path and glob(f"{path}/{peer.package.replace('-', '_')}")
     )

@@ -39,7 +39,7 @@ def python_for_all() -> str:
 def shelf() -> Iterator[Path]:
     """Yield a directory with copies of the packages and a home directory for an ordinary user."""
     if shutil.which("setpriv") is None:
-        raise Impossible("there is no setpriv")
+        raise Impossible("setpriv is not installed")
     python = python_for_all()
     place = Path(tempfile.mkdtemp(prefix="corral-bench-shelf-", dir="/var/tmp"))
     try:

@@ -36,7 +36,7 @@ def measure(options: Options) -> Section:
         ours = [PYTHON, "-I", "-S", str(PROGRAM), "claude", *_dependencies()]
         peers, notes = guards(options.peers, place)
         if '"allow"' not in place.answer(ours, COMMANDS[0]) or '"deny"' not in place.answer(ours, "terraform apply"):
-            raise RuntimeError("the hook does not answer as the policy says")
+            raise RuntimeError("the hook's answer does not follow the policy")
         functions = {f"{text}: corral": partial(place.answer, ours, text) for text in COMMANDS}
         functions |= {
             f"{COMMANDS[0]}: {name}": partial(place.answer, hook, COMMANDS[0]) for name, hook in peers.items()

@@ -105,7 +105,7 @@ def _measured(name: str, project: str, end: End, notes: list[str]) -> list[Row]:
         try:
             end(["/usr/bin/python3", "daemons.py", str(DAEMONS), marker])
             if not Path(project, f"started-{marker}").exists():
-                raise Missing("its daemons were not there in time")
+                raise Missing("its daemons did not start in time")
         except (Missing, OSError) as error:
             notes.append(f"{name} is not compared: {error}")
             return []

@@ -105,7 +105,7 @@ def _held(box: Sandbox, argv: list[str]) -> str:
 def _speed(said: str) -> float:
     total, seconds = said.split()
     if int(total) < BYTES:
-        raise RuntimeError(f"only {total} bytes of {BYTES} came")
+        raise RuntimeError(f"only {total} of {BYTES} bytes arrived")
     return BYTES / 1e9 / float(seconds)
 
 

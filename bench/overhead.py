@@ -84,7 +84,7 @@ def _untimed(run: Callable[[], int]) -> Way:
 
     def way() -> None:
         if run():
-            raise RuntimeError("a command of the floor failed")
+            raise RuntimeError("a command failed in the process that only spawns")
 
     return way
 

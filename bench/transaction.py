@@ -57,7 +57,7 @@ def measure(options: Options) -> Section:
                     rows.append(compared(f"{what}: {name}", time, unit, goal))
         rows += _theirs(folder, options, notes)
         rows += _large(folder)
-    notes.append("a spare is waited for before each transaction and not timed, but for those back to back")
+    notes.append("the wait for a spare before each transaction is not timed, except for transactions back to back")
     return Section("what a transaction costs", tuple(rows), tuple(notes))
 
 
@@ -86,7 +86,7 @@ def _in_transaction(box: Sandbox, argv: list[str]) -> int:
 def _at_once(box: Sandbox, argv: list[str]) -> None:
     with box.transaction() as tx:
         if not tx.run(argv).ok:
-            raise RuntimeError(f"{argv} did not end well in a transaction")
+            raise RuntimeError(f"{argv} failed in a transaction")
 
 
 def _theirs(folder: Path, options: Options, notes: list[str]) -> list[Row]:

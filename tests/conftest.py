@@ -110,7 +110,7 @@ def _full(tmp_path_factory: pytest.TempPathFactory) -> None:
         result = box.run(["true"])
     if result.enforcement != "full":
         assert os.environ.get("CORRAL_MUST_CONTAIN") != "1", result.missing_layers
-        pytest.skip(f"this machine does not give {', '.join(result.missing_layers)}")
+        pytest.skip(f"this machine lacks {', '.join(result.missing_layers)}")
 
 
 @pytest.fixture

@@ -184,7 +184,7 @@ def test_ordinary_user_is_contained_against_every_attack(shelf: Path, name: str)
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a program that an ordinary user cannot kill")
 def test_unkillable_process_is_reported_without_delaying_run(shelf: Path) -> None:
     if os.statvfs(shelf).f_flag & os.ST_NOSUID:
-        pytest.skip("the temporary directory gives no program another user's rights")
+        pytest.skip("the temporary directory is mounted with nosuid")
     stubborn, seconds = shelf / "stubborn", unique_seconds()
     shutil.copy(python_for_all() or sys.executable, stubborn)
     stubborn.chmod(0o4755)

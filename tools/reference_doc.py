@@ -143,8 +143,8 @@ def policy_page() -> str:
     rule = schema()["properties"]["rule"]["items"]["properties"]
     lines = [
         "---\nhide: [toc]\n---\n\n# Every policy key\n",
-        "Made by `make docs` from the table that parses the files. How files meet: [policy files](../policy.md).\n",
-        "`0` means no bound where the meaning allows it. The last column is what a project's file may set that is not trusted.\n",
+        "Made by `make docs` from the table that parses the files. [Policy files](../policy.md) says how files are combined.\n",
+        "For a limit that can be switched off, `0` means no limit. The last column says which values an untrusted project file may set.\n",
         "| key | meaning | takes | built in | tighter is |",
         "|---|---|---|---|---|",
     ]
@@ -236,9 +236,7 @@ def pages() -> dict[str, str]:
         "reference/cli.md": cli_page(),
         "reference/policy.md": policy_page(),
         "reference/result.md": schema_page(
-            "result", "The result's schema", "What the fields are for: [results](../results.md)."
+            "result", "The result's schema", "[Results](../results.md) explains the fields."
         ),
-        "reference/audit.md": schema_page(
-            "audit", "The log's schema", "What the fields are for: [the log](../audit.md)."
-        ),
+        "reference/audit.md": schema_page("audit", "The log's schema", "[The log](../audit.md) explains the fields."),
     }

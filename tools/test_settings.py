@@ -300,13 +300,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=[setting.name for setting in SETTINGS], help="names of settings")
     parser.add_argument("--logs", type=Path, help="a directory for the logs (a temporary one)")
-    parser.add_argument("pytest", nargs="*", help="what pytest is given, after --")
+    parser.add_argument("pytest", nargs="*", help="arguments for pytest, after --")
     chosen = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     if dirty := subprocess.run(
         ["git", "status", "--porcelain"], cwd=REPOSITORY, capture_output=True, text=True, check=True
     ).stdout:
-        print(f"not tried, because only commits are cloned:\n{dirty}", file=sys.stderr)
+        print(f"these changes are not tested, because only commits are cloned:\n{dirty}", file=sys.stderr)
     logs = chosen.logs or Path(tempfile.mkdtemp(prefix="corral-settings-"))
     logs.mkdir(parents=True, exist_ok=True)
     is_root = os.geteuid() == 0

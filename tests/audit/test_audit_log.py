@@ -253,14 +253,14 @@ def closed(box: Sandbox) -> SandboxResult:
 
 CALLS: dict[str, Callable[[Sandbox], SandboxResult]] = {
     "a command": lambda box: box.run(["true"]),
-    "one that fails": lambda box: box.run(["false"]),
-    "one that is refused": lambda box: box.run(["sudo", "ls"]),
-    "one that is not there": lambda box: box.run(["nosuchprogram"]),
-    "one with no place to run in": lambda box: box.run(["true"], cwd="nowhere"),
-    "one that takes too long": lambda box: box.run(["sleep", "60"]),
-    "one in an event loop": lambda box: asyncio.run(box.arun(["true"])),
-    "a refused one in an event loop": lambda box: asyncio.run(box.arun(["sudo", "ls"])),
-    "one whose handle is closed": closed,
+    "a failing command": lambda box: box.run(["false"]),
+    "a refused command": lambda box: box.run(["sudo", "ls"]),
+    "a missing program": lambda box: box.run(["nosuchprogram"]),
+    "a missing directory": lambda box: box.run(["true"], cwd="nowhere"),
+    "a command over its time limit": lambda box: box.run(["sleep", "60"]),
+    "a command in an event loop": lambda box: asyncio.run(box.arun(["true"])),
+    "a refused command in an event loop": lambda box: asyncio.run(box.arun(["sudo", "ls"])),
+    "a closed handle": closed,
 }
 
 

@@ -38,11 +38,9 @@ def folder() -> Iterator[Path]:
         pytest.param(Row("x", 1.2, "ms", 1.0, goal=at_most(1.1)), False, id="above the most"),
         pytest.param(Row("x", 3.9, "GB/s", 1.0, goal=at_least(4)), False, id="below the least"),
         pytest.param(Row("x", 4.0, "GB/s", 1.0, goal=at_least(4)), True, id="at the least"),
-        pytest.param(
-            Row("x", 17.0, "MiB", 4000.0, goal=Goal(16, of_value=True)), False, id="a value, whatever its ratio"
-        ),
+        pytest.param(Row("x", 17.0, "MiB", 4000.0, goal=Goal(16, of_value=True)), False, id="a bound on the value"),
         pytest.param(Row("x", 1.0, "ms", 1.0), None, id="no goal"),
-        pytest.param(Row("x", 1.0, "ms", goal=at_most(2)), None, id="no bare thing to compare with"),
+        pytest.param(Row("x", 1.0, "ms", goal=at_most(2)), None, id="no bare value to compare with"),
     ],
 )
 def test_goal_is_judged_by_its_bound(row: Row, met: bool | None) -> None:
@@ -193,7 +191,7 @@ def test_failing_benchmark_is_reported_and_others_run(tmp_path: Path) -> None:
 
 def test_unknown_benchmark_is_refused(tmp_path: Path) -> None:
     done = bench(tmp_path, "speed")
-    assert (done.returncode, done.stderr.splitlines()[-1]) == (2, "python -m bench: error: speed is no benchmark")
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (2, "python -m bench: error: there is no benchmark speed")
 
 
 def test_reason_names_no_temporary_directory(folder: Path) -> None:
@@ -231,12 +229,12 @@ def test_floor_process_runs_a_command_to_its_end(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("program", "decision"),
     [
-        pytest.param("exit 0", "allow", id="nothing said"),
+        pytest.param("exit 0", "allow", id="no output"),
         pytest.param('echo \'{"hookSpecificOutput": {"permissionDecision": "ask"}}\'', "ask", id="asked"),
         pytest.param('echo \'{"hookSpecificOutput": {"permissionDecision": "deny"}}\'', "deny", id="refused"),
         pytest.param('echo \'{"hookSpecificOutput": {"permissionDecision": "allow"}}\'', "allow", id="allowed"),
         pytest.param("exit 2", "deny", id="by its exit code"),
-        pytest.param("echo oops; exit 1", "allow", id="broken, which the host takes for no objection"),
+        pytest.param("echo oops; exit 1", "allow", id="broken, which the host takes as allowed"),
     ],
 )
 def test_answer_of_a_hook_is_read_as_the_host_reads_it(program: str, decision: str, folder: Path) -> None:

@@ -43,8 +43,8 @@ def has_bubblewrap() -> bool:
 def must_hold() -> None:
     """Skip the test if the kernel has no containment. Fail instead where skips are not allowed."""
     if os.environ.get("CORRAL_MUST_CONTAIN") == "1":
-        pytest.fail("this machine cannot contain, and CORRAL_MUST_CONTAIN=1 says that it must")
-    pytest.skip("this machine cannot contain")
+        pytest.fail("containment does not work on this machine, but CORRAL_MUST_CONTAIN=1 requires it")
+    pytest.skip("containment does not work on this machine")
 
 
 def program(body: str) -> str:

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 REASONS = {
-    "host": "needs the program of an agent's maker",
+    "host": "needs the program of a coding agent",
     "network": "fetches from a package registry",
-    "terminal": "a person answers at a terminal",
+    "terminal": "asks the user at a terminal",
     "framework": "needs a framework: make test-frameworks runs the same code",
     "clone": "is for a clone of the repository, and takes minutes",
-    "machine": "shows a machine that lacks something",
-    "server": "serves until it is stopped",
-    "replayed": "has a test of its own, which is named",
+    "machine": "shows a machine that lacks a feature",
+    "server": "runs a server until it is stopped",
+    "replayed": "is run by the named test",
 }
 LANGUAGES = ("console", "python", "toml", "json", "jsonl", "yaml", "js", "text")
 FENCE = re.compile(

@@ -29,7 +29,7 @@ def with_enough_time(run: Callable[[float], T], has_begun: Callable[[T], object]
         ended = run(seconds)
         if has_begun(ended):
             return ended
-    raise AssertionError("it never began, however much time it had")
+    raise AssertionError("the command never started, not even with the longest limit")
 
 
 def until_alive(started: Handle, marker: str) -> None:
