@@ -122,7 +122,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], list[str]]] = {
             "log.jsonl:4: line 3 is missing before this one",
         ],
     ),
-    "a line that is none": (
+    "a damaged line": (
         edit(b'{"schema"', b'["schema"'),
         [f"log.jsonl:{n}: this line is incomplete" for n in range(1, 7)]
         + ["log.jsonl: lines 1 to 6 are missing at the end"],
@@ -132,7 +132,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], list[str]]] = {
         lambda place: (place / HEAD).unlink(),
         ["head: it is missing or damaged; lines at the end may be missing"],
     ),
-    "a head that is none": (
+    "a damaged head": (
         lambda place: (place / HEAD).write_text("6"),
         ["head: it is missing or damaged; lines at the end may be missing"],
     ),
