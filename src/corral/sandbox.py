@@ -232,7 +232,7 @@ class Sandbox:
 
     def history(self) -> list[Entry]:
         """Return the transactions that were applied to the project, the latest first."""
-        from corral.transactions.apply import history  # noqa: PLC0415  as above
+        from corral.transactions.undo import history  # noqa: PLC0415  as above
 
         return history(self.config.project_root, os.environ)
 

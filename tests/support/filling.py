@@ -12,8 +12,7 @@ from pathlib import Path
 from worlds import World, owner, tree
 
 from corral.model.errors import TransactionError
-from corral.transactions.apply import history
-from corral.transactions.undo import undo
+from corral.transactions.undo import history, undo
 
 PAGE = 4096
 MOST_FREE_PAGES = 24

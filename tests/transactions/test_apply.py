@@ -11,8 +11,7 @@ from worlds import World, owner, tree
 from corral.model.errors import PolicyError, TransactionError
 from corral.transactions import undo_store
 from corral.transactions import workspace as place
-from corral.transactions.apply import history
-from corral.transactions.undo import undo
+from corral.transactions.undo import history, undo
 
 
 def test_apply_writes_what_the_commands_saw(world: World) -> None:

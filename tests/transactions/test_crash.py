@@ -12,8 +12,7 @@ import pytest
 from steps import at_step, is_clean, made
 from worlds import World, owner, tree
 
-from corral.transactions.apply import history
-from corral.transactions.undo import undo
+from corral.transactions.undo import history, undo
 from corral.transactions.undo_store import recover
 
 pytestmark = pytest.mark.real

@@ -14,8 +14,7 @@ from steps import at_step, is_clean, made
 from worlds import tree
 
 from corral.model.errors import TransactionError
-from corral.transactions.apply import history
-from corral.transactions.undo import undo
+from corral.transactions.undo import history, undo
 
 pytestmark = pytest.mark.real
 

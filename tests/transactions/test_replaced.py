@@ -9,8 +9,7 @@ from worlds import World, owner, tree
 
 from corral.model.errors import TransactionError
 from corral.transactions import undo_store
-from corral.transactions.apply import history
-from corral.transactions.undo import undo
+from corral.transactions.undo import history, undo
 from corral.transactions.workspace import directory_identity
 
 

@@ -9,8 +9,7 @@ from worlds import World
 from corral.containment.filesystem import scratch
 from corral.model.errors import TransactionError
 from corral.transactions import workspace
-from corral.transactions.apply import history
-from corral.transactions.undo import undo
+from corral.transactions.undo import history, undo
 from corral.transactions.undo_store import UndoStore
 
 

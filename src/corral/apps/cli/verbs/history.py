@@ -13,8 +13,9 @@ from corral.apps.cli.verb import Options, Verb, argument
 from corral.model.errors import TransactionError
 from corral.model.render_result import json_text
 from corral.policy.config import checked_root
-from corral.transactions.apply import LayerView, history
+from corral.transactions.apply import LayerView
 from corral.transactions.changes import Change, summary
+from corral.transactions.undo import history
 from corral.transactions.workspace import Place, pending
 
 STYLES = {"applied": "allow", "undone": "dim", "waits": "ask", "kept": "deny"}
