@@ -122,4 +122,4 @@ def test_call_of_copies_words_as_plain_strings() -> None:
 
 def test_refusal_of_a_number_names_the_argument(box: Sandbox) -> None:
     result = box.run(["ls", 3])  # type: ignore[list-item]
-    assert result.reason.endswith("Argument 1 is int, not a string. Pass strings or paths.")
+    assert result.reason.endswith("Argument 1 is int, not a string. Pass a list of strings.")

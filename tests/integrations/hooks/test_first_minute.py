@@ -24,7 +24,7 @@ LIB = f"{HOME}/.local/share/pipx/venvs/corral/lib/python3.12/site-packages"
 
 def told(text: str, home: Path) -> str:
     """Return terminal output with the paths of the documentation, without the note that corral is in a temporary directory."""
-    text = re.sub(r"  note     .* is in a temporary directory: .*\n", "", text)
+    text = re.sub(r"  note     .* is in a temporary directory\b.*\n", "", text)
     return text.replace(str(alone.lib()), LIB).replace(alone.PYTHON, PYTHON).replace(str(home), HOME)
 
 

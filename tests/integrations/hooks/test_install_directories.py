@@ -121,4 +121,4 @@ def test_empty_directory_is_not_an_unguarded_host(home: Path, work: Path) -> Non
     (home / ".codex" / "config.toml").touch()
     checks = json.loads(alone.run("--json", home=home, cwd=work).stdout)["checks"]
     named = [check["text"] for check in checks if check["about"] == "hooks"]
-    assert named == ["Codex is installed but not guarded"]
+    assert named == ["Codex is installed but does not ask corral"]
