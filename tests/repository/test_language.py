@@ -20,7 +20,7 @@ OPENINGS = re.compile(r"(What|Who|Whom|Whose|Where|Of|As|How|Whether|Whatever|Wh
 # Each has a plain word: the user, another process, no, killed, again.
 FORBIDDEN = re.compile(
     r"\b(whoever|somebody|anybody|lest|thereby|whereof|hereof|anew|its owner|the owner|the owner's|as good as|"
-    r"a word of|the word of|says a thing|is none|are no more|who held|who follows|who waits|is told|was told|became of|becomes of)\b",
+    r"a word of|the word of|says a thing|(?-i:is none)|are no more|who held|who follows|who waits|is told|was told|became of|becomes of)\b",
     re.IGNORECASE,
 )
 PAGES = sorted(

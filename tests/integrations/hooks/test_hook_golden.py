@@ -1,6 +1,6 @@
 """Compares whole payloads and answers of every host with golden/HOST.json.
 
-ROOT, HOME and ID stand for values that differ between runs. Set CORRAL_UPDATE_GOLDEN=1 to write the answers anew, and read the
+ROOT, HOME and ID stand for values that differ between runs. Set CORRAL_UPDATE_GOLDEN=1 to rewrite the answers, and read the
 difference before you keep it.
 """
 

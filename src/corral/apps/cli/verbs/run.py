@@ -99,7 +99,7 @@ def check_arguments(options: Options, extra: list[str]) -> None:
 
 
 def main(options: Options) -> int:
-    """Run the call. The exit code is the command's, or 124 to 126 if there is none."""
+    """Run the call. The exit code is the command's, or 124 to 126 if corral ended or refused it."""
     config = judged = config_of(options)
     if _wants_grants(options, config):
         granted = _granted(options, config)
