@@ -579,10 +579,10 @@ def test_proxy_serves_every_namespace_of_bubblewrap(tmp_path: Path, project: Pat
     # A copy of corral that makes no namespaces itself, like on a machine where AppArmor allows only bubblewrap to.
     copied = tmp_path / "lib" / "corral"
     shutil.copytree(Path(corral.__file__).parent, copied, ignore=shutil.ignore_patterns("__pycache__"))
-    own = 'plan["nested"] = {"user", "mount", "net"} <= {*available}'
+    own = 'self.is_nested = {"user", "mount", "net"} <= {*available}'
     text = (copied / "containment" / "processes" / "bubblewrap.py").read_text()
     assert own in text
-    (copied / "containment" / "processes" / "bubblewrap.py").write_text(text.replace(own, 'plan["nested"] = False'))
+    (copied / "containment" / "processes" / "bubblewrap.py").write_text(text.replace(own, "self.is_nested = False"))
     program = r"""
         import socket, sys
         from corral import Containment, Sandbox, SandboxConfig

@@ -122,7 +122,7 @@ exec "$@"
 def test_bubblewrap_that_enters_no_layer_runs_no_command(project: Path, tmp_path: Path, wrapped: Sandbox) -> None:
     (said,) = where(instead_of_the_tool(tmp_path, LIAR), NAMED, project, "touch", "ran")
     assert "cgroup, ipc, mount, pid, privileges, seccomp, " in said
-    assert said.endswith(", uts")
+    assert ", uts." in said
     assert not (project / "ran").exists()
 
 
@@ -212,7 +212,7 @@ def test_replaced_protected_link_is_restored_and_reported(
         assert [(violation.kind, violation.target) for violation in result.violations] == [
             ("planted", str(project / ".envrc"))
         ]
-        assert "the link that was there is back" in result.violations[0].detail
+        assert "the link was restored" in result.violations[0].detail
         assert os.readlink(project / ".envrc") == "elsewhere"
 
 
@@ -235,7 +235,7 @@ def test_mount_point_behind_a_link_is_refused(tmp_path: Path) -> None:
 
 def test_unknown_step_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="conjure"):
-        bubblewrap_args.arguments([("conjure", "/x", "", "")], str(tmp_path), own_proc=True)
+        bubblewrap_args.arguments([Step("conjure", "/x")], str(tmp_path))
 
 
 def test_killed_warden_is_reported_and_replaced(wrapped: Sandbox) -> None:
