@@ -20,7 +20,7 @@ from corral.model.call import Decision
 if TYPE_CHECKING:
     from docplace import Place
 
-pytest_plugins = ["containment_fixtures"]
+pytest_plugins = ["containment_fixtures", "host_fixtures"]
 
 # No deadline, because a busy machine is no failure. Fixed examples, because luck must not decide: `--hypothesis-profile explore` tries new ones.
 settings.register_profile("corral", deadline=None, derandomize=True)

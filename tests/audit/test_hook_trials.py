@@ -20,20 +20,6 @@ from corral.integrations.hooks.registry import HOSTS, USER, settings_path, start
 NAMES = list(HOSTS)
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    place = tmp_path / "home"
-    place.mkdir()
-    return place
-
-
-@pytest.fixture
-def work(tmp_path: Path) -> Path:
-    place = tmp_path / "work"
-    (place / ".git").mkdir(parents=True)
-    return place
-
-
 def install(name: str, home: Path, work: Path) -> None:
     environ = alone.environment(home)
     apply(plan_install(HOSTS[name], USER, str(work), environ), environ, str(work))

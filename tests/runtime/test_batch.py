@@ -13,8 +13,7 @@ from observe import alive, eventually, unique_seconds
 
 from corral import ContainmentError, Limits, Sandbox, SandboxConfig, SandboxResult
 from corral.model.call import Call, Violation
-from corral.runtime.batch import BatchCall, CallError, LocalWork, parse_batch_call, was_lost
-from corral.runtime.project_archive import pack, unpack
+from corral.runtime.batch import BatchCall, CallError, LocalWork, pack, parse_batch_call, unpack, was_lost
 
 WAIT = "until [ -e go ]; do sleep 0.01; done"
 

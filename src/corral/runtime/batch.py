@@ -5,12 +5,14 @@ On other machines the calls run in copies of the project, and their changes are 
 
 from __future__ import annotations
 
+import io
 import os
 from signal import SIGKILL
 from time import time
 
 from corral._lib.records import Record, frozen
 from corral.containment.filesystem.process_temp_dir import ProcessTempDir
+from corral.guard.path_zones import inside
 from corral.model.call import Call, Verdict, Violation
 from corral.model.errors import CorralError
 from corral.model.result import SandboxResult
@@ -20,8 +22,10 @@ from corral.runtime.outcome import call_fields
 from corral.runtime.run_options import run_options
 from corral.runtime.runner import open_runner
 
+MAX_ARCHIVE_BYTES = 1024**3  # the archive is held in memory; a larger project belongs on a shared disk
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import tarfile
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import Any, Self
 
@@ -170,8 +174,6 @@ class LocalWork:
         return SandboxResult(exit_code=128 + SIGKILL, signal=int(SIGKILL), violations=(violation,), **facts)
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
-        from corral.runtime.project_archive import pack  # noqa: PLC0415  only needed for other machines
-
         config = self._config
         # Not the config itself: unpickling would check a project root that does not exist on the other machine.
         settings = {name: getattr(config, name) for name in config._fields if name != "project_root"}
@@ -188,8 +190,6 @@ class ProjectCopyWork:
 
     def begin(self) -> CallWorker:
         """Unpack the project and open a sandbox in it."""
-        from corral.runtime.project_archive import unpack  # noqa: PLC0415  as above
-
         place = ProcessTempDir("corral-project-")
         try:
             # The project keeps its name: commands may print it.
@@ -280,3 +280,53 @@ class ProjectCopyWorker(CallWorker):
 def was_lost(result: SandboxResult) -> bool:
     """Return whether a command ended only because its warden died, not because of a limit or a timeout."""
     return not result.timed_out and [violation.kind for violation in result.violations] == ["warden-lost"]
+
+
+def pack(root: str) -> bytes:
+    """Return a project as a tar archive: files, directories, links and modes. Sockets, pipes and devices are left out."""
+    import tarfile  # noqa: PLC0415  only a batch on other machines sends its project
+
+    sink = _Bounded()
+    with tarfile.open(fileobj=sink, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for name in sorted(os.listdir(root)):
+            archive.add(os.path.join(root, name), name, filter=_plain)
+    return sink.getvalue()
+
+
+def unpack(packed: bytes, root: str) -> None:
+    """Create a directory with the content of an archive. Everything in it belongs to this user."""
+    import tarfile  # noqa: PLC0415  as above
+
+    os.makedirs(root)
+    with tarfile.open(fileobj=io.BytesIO(packed), mode="r:") as archive:
+        for member in archive:
+            _extract(archive, member, root)
+
+
+def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    return member if member.isfile() or member.isdir() or member.issym() or member.islnk() else None
+
+
+def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, root: str) -> None:
+    import tarfile  # noqa: PLC0415  as above
+
+    # Checked here because Python before 3.11.4 has no filters. A project may contain a link that leads outside, but nothing
+    # may be written through it.
+    above = os.path.realpath(os.path.dirname(os.path.join(root, member.name)))
+    if not inside(above, os.path.realpath(root)) or ".." in member.name.split("/"):
+        raise CorralError(f"the project archive holds {member.name!r}, which leads out of the project")
+    member.uid, member.gid, member.uname, member.gname = os.getuid(), os.getgid(), "", ""
+    member.mode &= 0o755
+    if hasattr(tarfile, "fully_trusted_filter"):
+        archive.extract(member, root, filter="fully_trusted")
+    else:
+        archive.extract(member, root)
+
+
+class _Bounded(io.BytesIO):
+    def write(self, data: object) -> int:
+        if self.tell() > MAX_ARCHIVE_BYTES:
+            raise CorralError(
+                f"the project is larger than {MAX_ARCHIVE_BYTES >> 20} MiB, too large to send; remove files that can be built again"
+            )
+        return super().write(data)  # type: ignore[arg-type]  # as io has it

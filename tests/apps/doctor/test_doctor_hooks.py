@@ -19,20 +19,6 @@ PROGRAM = "/x/corral/integrations/hooks/program.py"
 JSON_HOSTS = [name for name in HOSTS if HOSTS[name].entries is not None]
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    place = tmp_path / "home"
-    place.mkdir()
-    return place
-
-
-@pytest.fixture
-def work(tmp_path: Path) -> Path:
-    place = tmp_path / "work"
-    (place / ".git").mkdir(parents=True)
-    return place
-
-
 def found(home: Path, work: Path, name: str, **environ: str) -> list[tuple[str, str]]:
     checks = hook_checks(alone.environment(home, **environ), str(work))
     return [(check.status, check.found) for check in checks if check.name == name]

@@ -28,21 +28,6 @@ FILES = {
 }
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    place = tmp_path / "home"
-    place.mkdir()
-    return place
-
-
-@pytest.fixture
-def work(tmp_path: Path) -> Path:
-    place = tmp_path / "work"
-    place.mkdir()
-    (place / "pyproject.toml").touch()
-    return place
-
-
 def place_for(name: str, home: Path) -> Path:
     return Path(settings_path(HOSTS[name], "user", "", alone.environment(home)))
 

@@ -14,21 +14,6 @@ NAMES = list(HOSTS)
 OWN = (".local", ".cache", ".config/corral")
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    place = tmp_path / "home"
-    place.mkdir()
-    return place
-
-
-@pytest.fixture
-def work(tmp_path: Path) -> Path:
-    place = tmp_path / "work"
-    place.mkdir()
-    (place / "pyproject.toml").touch()
-    return place
-
-
 def directories(place: Path) -> set[str]:
     found = {str(path.relative_to(place)) for path in place.rglob("*") if path.is_dir()}
     return {name for name in found if not name.startswith(OWN)}

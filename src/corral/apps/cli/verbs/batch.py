@@ -7,12 +7,12 @@ import sys
 from time import monotonic
 
 from corral._lib.signals import raise_on_termination
+from corral._lib.status_line import StatusLine
 from corral._lib.terminal import printable
 from corral.apps.cli.approver import Approver
 from corral.apps.cli.arguments import ROOT, TIMEOUT, profile, worker_arguments
 from corral.apps.cli.call import config_of, machine_of
 from corral.apps.cli.jsonl import MAX_QUOTED, TYPE_NAMES, LineError, call_in, lines_of, read_object
-from corral.apps.cli.progress import StatusLine
 from corral.apps.cli.run_log import RunLog
 from corral.apps.cli.verb import Options, UsageError, Verb, argument
 from corral.audit.audit_log import Log

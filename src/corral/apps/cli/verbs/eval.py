@@ -7,9 +7,9 @@ import sys
 from time import monotonic, time
 
 from corral._lib.signals import raise_on_termination
+from corral._lib.status_line import StatusLine
 from corral._lib.terminal import message, printable, terminal_of
 from corral.apps.cli.arguments import worker_arguments
-from corral.apps.cli.progress import StatusLine
 from corral.apps.cli.verb import Options, UsageError, Verb, argument
 from corral.apps.evals.compare import compare
 from corral.apps.evals.journal import NAME, Journal

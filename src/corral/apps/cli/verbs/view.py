@@ -7,10 +7,10 @@ import sys
 from threading import Event
 
 from corral._lib.signals import raise_on_termination
+from corral._lib.status_line import StatusLine
 from corral._lib.terminal import printable
 from corral.apps.cli.arguments import port_number
 from corral.apps.cli.log_filter import FILTERS, entry_count, filter_of
-from corral.apps.cli.progress import StatusLine
 from corral.apps.cli.verb import Options, Verb, argument
 from corral.apps.viewer import page, write
 from corral.apps.viewer.explain import Reader
