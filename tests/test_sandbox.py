@@ -401,3 +401,20 @@ def test_transaction_requires_the_containment_of_its_own_profile(sandbox: Callab
     assert box.run(["true"]).ok
     with pytest.raises(ContainmentError):
         box.transaction().run(["true"])
+
+
+def test_subclass_that_overrides_only_start_is_an_error() -> None:
+    # `run` does not call `start`, so a check in `start` alone would not see the calls of `run`.
+    with pytest.raises(TypeError, match="run, arun, astart, transaction"):
+        type("Checking", (Sandbox,), {"start": lambda self, *words: None})
+
+
+def test_subclass_that_overrides_every_way_is_allowed() -> None:
+    ways = dict.fromkeys(("run", "arun", "start", "astart", "transaction"), lambda self, *words: None)
+    assert issubclass(type("Checking", (Sandbox,), ways), Sandbox)
+    assert issubclass(type("Named", (Sandbox,), {"name": "x"}), Sandbox)
+
+
+def test_config_of_a_sandbox_cannot_be_replaced(box: Sandbox) -> None:
+    with pytest.raises(AttributeError):
+        box.config = box.config.replace(timeout_seconds=1)  # type: ignore[misc]

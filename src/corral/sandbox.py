@@ -46,7 +46,7 @@ class Sandbox:
     """
 
     def __init_subclass__(cls) -> None:
-        """Raise where a subclass overrides some of the ways to run a call: its checks would not see the others."""
+        """Refuse a subclass that overrides only some of the methods that run calls: its checks would miss the others."""
         ways = ("run", "arun", "start", "astart", "transaction")
         inherited = [name for name in ways if getattr(cls, name) is getattr(Sandbox, name)]
         if 0 < len(inherited) < len(ways):
