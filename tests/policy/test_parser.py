@@ -87,6 +87,7 @@ MISTAKES = [
     ("a name twice", 'denylist = ["rm", "rm"]\n', "1:19"),
     ("a relative path", '[containment]\nread = ["/usr", "lib"]\n', "2:17"),
     ("the root as a path", '[containment]\nwrite = ["/"]\n', "2:10"),
+    ("the whole home directory", '[containment]\nread = ["~/"]\n', "2:9"),
     ("unknown effect", '[effects]\nnothing = "deny"\n', "2:1"),
     ("unknown group", '[groups]\nnothing = "deny"\n', "2:1"),
     ("unknown decision", '[effects]\nnetwork = "maybe"\n', "2:1"),

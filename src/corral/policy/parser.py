@@ -164,7 +164,9 @@ def _checked_items(path: tuple[str, ...], value: Any, where: _Positions) -> list
         try:
             checked = check_item(key, item[1:] if is_below_home else item)
         except PolicyError as error:
-            where.refuse(place, f"{error}{', or paths that begin with ~/' * (kind == 'paths')}")
+            message = f"{error}{', or paths below ~/' * (kind == 'paths')}"
+            # `check_item` saw the path without its ~; quote what the file says.
+            where.refuse(place, message.replace(repr(item[1:]), repr(item), 1) if is_below_home else message)
         if kind == "names" and "*" in item:
             where.refuse(place, f"{key} takes whole names, not {item!r}")
         if kind == "agents" and not _AGENT.fullmatch(item):

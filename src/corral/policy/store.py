@@ -153,7 +153,9 @@ class _DirectoryLock:
             except BlockingIOError:
                 if monotonic() > ends_at:
                     os.close(self._descriptor)
-                    raise PolicyError(f"another process holds the lock on {self._path}; it may be stopped") from None
+                    raise PolicyError(
+                        f"{self._path} is locked by another process, which may be stopped; end or continue it"
+                    ) from None
                 sleep(0.001)
             else:
                 return
