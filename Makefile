@@ -11,6 +11,9 @@ UV := $(BIN)/uv --system-certs --no-cache --quiet
 # Every extra of pyproject.toml that requirements/dev.txt does not lock.
 FRAMEWORK_EXTRAS = $(shell $(BIN)/python -c "import tomllib; print(*sorted(set(tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']) - {'mcp', 'otel'}))")
 
+# Where this is set, each of the thousands of Python processes that the tests start would compile corral again.
+unexport PYTHONDONTWRITEBYTECODE
+
 FAILED = { echo 'make: packages could not be downloaded or installed' >&2; exit 1; }
 
 .PHONY: setup demo demo-agent test test-real test-settings test-frameworks test-collector check docs docs-site bench bench-ray bench-peers bench-all dist release-check sbom format lock clean
@@ -47,12 +50,14 @@ check: setup
 # Two more than there are cores: many tests wait for a limit to be reached, or for a process to end. ARGS: what pytest takes.
 PYTEST := $(BIN)/python -m pytest -n 4 --dist worksteal
 
-test: check
+# Collecting compiles the tests, once for all workers and beside the checks, which keep one core busy.
+test: setup
+	@$(BIN)/python -m pytest --collect-only -qq -m "not real" $(ARGS) >/dev/null 2>&1 & $(MAKE) --no-print-directory check; status=$$?; wait; exit $$status
 	$(PYTEST) -m "not real" $(ARGS)
 
 # The long tests, and those that need further system packages, which root installs here on Debian. A skip is a failure.
 test-real: setup
-	@tools/system-packages $(PYTHON) bwrap:bubblewrap zsh fish chromium chromedriver:chromium-driver npm
+	@tools/system-packages $(PYTHON) bwrap:bubblewrap zsh fish chromium chromedriver:chromium-driver npm cargo go:golang-go mvn:maven git-lfs sshd:openssh-server gh kubectl:kubernetes-client docker:docker.io /usr/bin/aws:awscli gpg-agent:gnupg redis-server pg_createcluster:postgresql openssl keytool:default-jre-headless /usr/lib/python3/dist-packages/grpc:python3-grpcio
 	CORRAL_MUST_RUN=1 CORRAL_MUST_CONTAIN=1 $(PYTEST) -m real $(ARGS)
 
 # `make test` in the settings that people run it in: users, places, terminals, limits, load. ARGS: --only NAME, -- what pytest takes.

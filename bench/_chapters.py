@@ -145,7 +145,9 @@ def _guard(report: Report) -> str:
 def _plainly(*names: str) -> Callable[[Report], str]:
     def text(report: Report) -> str:
         sections = [section for name in names for section in report.found(name)]
-        return "\n".join(f"### {section.heading}\n\n{listed(section)}\n{notes(section)}" for section in sections)
+        parts = [_prose.PLAIN[name] for name in names if name in _prose.PLAIN]
+        parts += [f"### {section.heading}\n\n{listed(section)}\n{notes(section)}" for section in sections]
+        return "\n".join(parts)
 
     return text
 

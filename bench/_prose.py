@@ -72,3 +72,12 @@ One process checks the commands above and the examples of the rules.
 NOT_INSTALLED = """\
 These tools were not measured, so this page says nothing about their speed.
 """
+
+GIT = """\
+A git command in a warm sandbox, compared with the same command by a bare `subprocess.run`. Commands write to a git directory of their
+own, and corral re-makes in the user's git directory what they committed or staged. `git add` and `git commit` pay for this; other
+commands do not.
+"""
+
+# The prose of benchmarks that have a plain chapter, by name.
+PLAIN = {"git": GIT}

@@ -17,7 +17,7 @@ from bench._memory import peak_mib
 from bench._place import workplace
 from bench._rows import Goal, Row, Section
 from bench._turns import ROUNDS, Options
-from corral.apps.evals.journal import Journal
+from corral.apps.evals.journal import Journal, place
 from corral.apps.evals.run_suite import evaluate
 from corral.apps.evals.task_loader import load
 
@@ -43,6 +43,10 @@ def measure(options: Options) -> Section:
             rows += _on_ray(folder, count)
         except _ray.Missing as why:
             notes.append(str(why))
+        finally:
+            # Journals are in the user's state directory, beside those of real runs.
+            for name in ("out", "ray"):
+                Path(place(str(folder / name), os.environ)).unlink(missing_ok=True)
     return Section("tasks of an eval", tuple(rows), tuple(notes))
 
 
@@ -81,7 +85,7 @@ class Run:
 
     def __init__(self, folder: Path, count: int) -> None:
         self._folder = folder
-        self._journal = folder / "out" / "journal.jsonl"
+        self._journal = Path(place(str(folder / "out"), os.environ))
         self._count = count
         self._begun = perf_counter()
         self._used_ms = _children_ms()

@@ -1,4 +1,4 @@
-"""Measures a large download through the proxy against one over loopback, and the overhead of a sandbox with a proxy."""
+"""Measures downloads and connections to a granted name, with and without the proxy, and the overhead of a sandbox with grants."""
 
 import os
 import subprocess
@@ -41,12 +41,38 @@ host, port, proxy = sys.argv[1], int(sys.argv[2]), os.environ.get("HTTP_PROXY", 
 place = (proxy.rpartition("/")[2].partition(":")[0], int(proxy.rpartition(":")[2])) if proxy else (host, port)
 begun = time.perf_counter()
 sock = socket.create_connection(place)
-sock.sendall(f"GET http://{host}:{port}/big HTTP/1.1\\r\\nHost: {host}:{port}\\r\\n\\r\\n".encode())
+target = f"http://{host}:{port}/big" if proxy else "/big"
+sock.sendall(f"GET {target} HTTP/1.1\\r\\nHost: {host}:{port}\\r\\n\\r\\n".encode())
 buffer, total = bytearray(1 << 18), 0
 while count := sock.recv_into(buffer):
     total += count
 print(total, time.perf_counter() - begun)
 """
+
+
+# Connections one after the other, each with one small request; it prints the lower quartile of their times.
+CONNECTOR = """
+import os, socket, sys, time
+host, port, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+proxy = os.environ.get("HTTP_PROXY", "") if sys.argv[4] == "proxy" else ""
+place = (proxy.rpartition("/")[2].partition(":")[0], int(proxy.rpartition(":")[2])) if proxy else (host, port)
+spent = []
+for _ in range(count):
+    begun = time.perf_counter()
+    sock = socket.create_connection(place)
+    if proxy:
+        sock.sendall(f"CONNECT {host}:{port} HTTP/1.1\\r\\nHost: {host}:{port}\\r\\n\\r\\n".encode())
+        said = b""
+        while b"\\r\\n\\r\\n" not in said:
+            said += sock.recv(4096)
+    sock.sendall(f"GET /small HTTP/1.1\\r\\nHost: {host}:{port}\\r\\n\\r\\n".encode())
+    while sock.recv(4096):
+        pass
+    sock.close()
+    spent.append(time.perf_counter() - begun)
+print(sorted(spent)[count // 4])
+"""
+CONNECTIONS = 200
 
 
 def measure(options: Options) -> Section:
@@ -59,8 +85,20 @@ def measure(options: Options) -> Section:
             for _ in range(rounds):
                 direct = max(direct, _speed(_bare([sys.executable, "-c", CLIENT, "127.0.0.1", str(port)])))
                 through = max(through, _speed(_held(named, [sys.executable, "-c", CLIENT, "own.example", str(port)])))
+            bare = 0.0
+            for _ in range(rounds):
+                client = ["env", "-u", "HTTP_PROXY", sys.executable, "-c", CLIENT, "own.example", str(port)]
+                bare = max(bare, _speed(_held(named, client)))
             rows = [
                 Row("2 GB through the proxy, against loopback", through, "GB/s", direct, goal=at_least(0.5)),
+                Row(
+                    "2 GB to a granted name without the proxy, against loopback",
+                    bare,
+                    "GB/s",
+                    direct,
+                    goal=at_least(0.5),
+                ),
+                _connections(named, port, rounds),
                 _compared(named, plain, options),
             ]
         rows.append(_first(folder, granted, rounds))
@@ -100,6 +138,17 @@ def _held(box: Sandbox, argv: list[str]) -> str:
     if not result.ok:
         raise RuntimeError(f"the download did not work: {result.stderr_text or result.hint}")
     return result.stdout_text
+
+
+def _connections(named: Sandbox, port: int, rounds: int) -> Row:
+    """Return the time of a connection and a request to a granted name, against a tunnel of the proxy."""
+    best = {"name": float("inf"), "proxy": float("inf")}
+    for turn in range(2 * rounds):
+        for way in sorted(best, reverse=bool(turn % 2)):
+            said = _held(named, [sys.executable, "-c", CONNECTOR, "own.example", str(port), str(CONNECTIONS), way])
+            best[way] = min(best[way], float(said))
+    what = "a connection to a granted name without the proxy, against a tunnel of the proxy"
+    return Row(what, best["name"] * 1000, "ms", best["proxy"] * 1000, goal=at_most(1.15))
 
 
 def _speed(said: str) -> float:

@@ -15,6 +15,7 @@ NAMES = {
     "DEFAULT_INTERPRETER_BLOCK",
     "DENIED_EXIT_CODE",
     "TIMED_OUT_EXIT_CODE",
+    "Asking",
     "Audit",
     "AuditError",
     "Axis",
@@ -124,8 +125,8 @@ CALL = {
 
 
 def test_sandbox_parameters() -> None:
-    assert list(parameters(corral.Sandbox.__init__)) == ["config", "on_ask", "on_result", "observers"]
-    for name in ("on_ask", "on_result"):
+    assert list(parameters(corral.Sandbox.__init__)) == ["config", "on_ask", "on_result", "observers", "on_hold"]
+    for name in ("on_ask", "on_result", "on_hold"):
         assert parameters(corral.Sandbox.__init__)[name] == ("KEYWORD_ONLY", None)
 
 
@@ -163,7 +164,20 @@ def test_four_axis_checks_keep_their_signatures(name: str, wanted: dict[str, obj
 def test_config_and_result_fields_are_exactly_these() -> None:
     assert set(corral.SandboxConfig._fields) == {
         *("project_root", "max_output_bytes", "timeout_seconds", "denylist", "interpreter_block", "profile"),
-        *("env_allowlist", "containment", "limits", "output", "audit", "host_questions"),
+        *(
+            "env_allowlist",
+            "containment",
+            "limits",
+            "output",
+            "audit",
+            "host_questions",
+            "policy_grants",
+            "posture",
+            "grants",
+        ),
+        "sessions",
+        "signing_keys",
+        *("asking", "policy_grants"),
     }
     assert corral.SandboxResult._fields[:9] == (
         *("argv", "exit_code", "stdout", "stderr", "truncated", "timed_out", "denied", "reason", "duration_ms"),
@@ -191,6 +205,7 @@ def test_config_and_result_fields_are_exactly_these() -> None:
             "killed",
             "full_output_path",
             "transaction",
+            "grants",
         ),
     }
 

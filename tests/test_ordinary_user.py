@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -45,8 +45,15 @@ ROOT_ONLY = [HERE / "containment" / "filesystem" / "test_process_temp_dir.py"]
 REPEATED = [
     "apps/cli/test_approver.py",
     "apps/doctor/test_doctor.py",
+    "apps/evals/test_planted_files.py",
+    "apps/evals/test_task_policy.py",
     "apps/selftest/test_selftest.py",
     "audit/test_owner_log.py",
+    "broker/test_server.py",
+    "broker/test_local_transport.py",
+    "broker/test_https_transport.py",
+    "integrations/hooks/test_file_tools.py",
+    "integrations/hooks/test_path_swaps.py",
     "policy/test_agent_settings.py",
     "policy/test_approvals.py",
     "policy/test_policy_files.py",
@@ -73,11 +80,15 @@ COPIED = [
     "_lib",
     "apps",
     "audit",
+    "broker",
     "containment",
+    "git",
+    "integrations",
     "policy",
     "runtime",
     "transactions",
 ]
+SSH = "broker/test_ssh_transport.py"
 # The attacks: root and the ordinary user run all of them, and none may be skipped.
 ATTACKS = [
     "containment/test_attacks.py",
@@ -87,6 +98,8 @@ ATTACKS = [
     "containment/processes/test_leaks.py",
     "containment/test_walls.py",
 ]
+# Of the attacks on git directories, those of `make test`.
+SAMPLED = sorted(str(path.relative_to(HERE)) for path in (HERE / "git").glob("test_*_attacks.py"))
 MIN_ATTACKS = 80
 # Slow tests that do not depend on privileges: running them as root is enough.
 LEFT_OUT = "not gigabyte and not bomb and not talking and not two_hundred and not three_hundred and not forges"
@@ -110,7 +123,7 @@ def python_for_all() -> str | None:
 @pytest.fixture(scope="module")
 def shelf() -> Iterator[Path]:
     """A directory that every user can read, with copies of the package, its tests and their dependencies."""
-    folder = Path(tempfile.mkdtemp(prefix="corral-ordinary-"))
+    folder = Path(tempfile.mkdtemp(prefix="ordinary-"))
     folder.chmod(0o755)
     for name in NEEDED:
         spec = find_spec(name)
@@ -140,19 +153,20 @@ def shelf() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def as_nobody(shelf: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def as_nobody(shelf: Path, *words: str, before: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
     """Run the interpreter as an ordinary user, with the copies on its path."""
     python = python_for_all()
     if python is None:
         pytest.skip("there is no interpreter of this version that an ordinary user can start")
     return subprocess.run(
-        [*AS_NOBODY, python, "-B", *words],
+        [*before, *AS_NOBODY, python, "-B", *words],
         cwd=shelf / "home",
         env={
             "PATH": "/usr/bin:/bin",
             "HOME": str(shelf / "home"),
             "PYTHONPATH": f"{shelf / 'lib'}:{shelf / 'tests' / 'support'}",
             "CORRAL_MUST_CONTAIN": os.environ.get("CORRAL_MUST_CONTAIN", ""),
+            "CORRAL_TEST_BACKEND": os.environ.get("CORRAL_TEST_BACKEND", "auto"),
             "CORRAL_LEAK_RUNS": os.environ.get("CORRAL_LEAK_RUNS", "100"),
         },
         capture_output=True,
@@ -161,12 +175,12 @@ def as_nobody(shelf: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def repeat(shelf: Path, name: str, *options: str) -> str:
+def repeat(shelf: Path, name: str, *options: str, before: Sequence[str] = ()) -> str:
     """Run a test file as an ordinary user, and return the last line of its output."""
     # A directory for each file: a test can leave files that the user cannot remove, and they must not stop the next.
-    place = shelf / "home" / str(REPEATED.index(name))
+    place = shelf / "home" / str([*REPEATED, *SAMPLED, SSH].index(name))
     fixed = ["-q", "-x", "-p", "no:cacheprovider", "-W", "error", "--basetemp", str(place)]
-    done = as_nobody(shelf, "-m", "pytest", *fixed, *options, str(shelf / "tests" / name))
+    done = as_nobody(shelf, "-m", "pytest", *fixed, *options, str(shelf / "tests" / name), before=before)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.rstrip().rpartition("\n")[2]
 
@@ -175,6 +189,25 @@ def repeat(shelf: Path, name: str, *options: str) -> str:
 @pytest.mark.parametrize("name", [name for name in REPEATED if name not in ATTACKS])
 def test_ordinary_user_passes_the_same_tests(shelf: Path, name: str) -> None:
     assert " passed" in repeat(shelf, name, "-k", LEFT_OUT)
+
+
+@pytest.mark.real
+@pytest.mark.skipif(os.geteuid() != 0, reason="the tests already run as an ordinary user")
+def test_ordinary_user_pushes_over_ssh(shelf: Path) -> None:
+    # The sshd of an ordinary user logs in that user alone. On most machines this one is locked, and has no shell.
+    others = [line for line in Path("/etc/passwd").read_text().splitlines() if line.split(":")[2] != str(NOBODY)]
+    own = f"nobody:x:{NOBODY}:{NOBODY}:nobody:{shelf / 'home'}:/bin/sh"
+    (shelf / "passwd").write_text("\n".join([*others, own, ""]))
+    (shelf / "shadow").write_text("nobody:*:20000::::::\n")
+    mount = f'mount --bind {shelf}/passwd /etc/passwd && mount --bind {shelf}/shadow /etc/shadow && exec "$@"'
+    summary = repeat(shelf, SSH, "-m", "real", before=["unshare", "--mount", "sh", "-c", mount, "sh"])
+    assert (" passed" in summary, "skipped" in summary) == (True, False), summary
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the tests already run as an ordinary user")
+@pytest.mark.parametrize("name", SAMPLED)
+def test_ordinary_user_is_contained_in_git(shelf: Path, name: str) -> None:
+    assert " passed" in repeat(shelf, name, "-m", "not real")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the tests already run as an ordinary user")

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from corral import (
 )
 from corral.guard.rules.loader import effects, profile_named
 from corral.model.call import Call
+from corral.model.grant import Yes
 from corral.runtime.run_options import RunOptions
 
 
@@ -410,7 +412,7 @@ def test_subclass_that_overrides_only_start_is_an_error() -> None:
 
 
 def test_subclass_that_overrides_every_way_is_allowed() -> None:
-    ways = dict.fromkeys(("run", "arun", "start", "astart", "transaction"), lambda self, *words: None)
+    ways = dict.fromkeys(("run", "arun", "start", "astart", "transaction", "session"), lambda self, *words: None)
     assert issubclass(type("Checking", (Sandbox,), ways), Sandbox)
     assert issubclass(type("Named", (Sandbox,), {"name": "x"}), Sandbox)
 
@@ -418,3 +420,53 @@ def test_subclass_that_overrides_every_way_is_allowed() -> None:
 def test_config_of_a_sandbox_cannot_be_replaced(box: Sandbox) -> None:
     with pytest.raises(AttributeError):
         box.config = box.config.replace(timeout_seconds=1)  # type: ignore[misc]
+
+
+def _asking(root: Path, on_ask: Any) -> Sandbox:
+    contained = Containment(hosts=["own.example=127.0.0.1"])
+    return Sandbox(
+        SandboxConfig(str(root), profile="workspace", posture="balanced", containment=contained), on_ask=on_ask
+    )
+
+
+@pytest.mark.parametrize("answer", [True, Yes("once"), False])
+def test_on_ask_gets_the_openings_and_decides(tmp_path: Path, port: int, answer: bool | Yes) -> None:
+    asked: list[list[str]] = []
+
+    def on_ask(_: object, verdict: Verdict) -> bool | Yes:
+        asked.append([grant.target for grant in verdict.grants])
+        return answer
+
+    target = f"own.example:{port}"
+    with _asking(tmp_path, on_ask) as box:
+        result = box.run(["curl", "-sS", f"http://{target}/"])
+    assert asked == [[target]]
+    assert (result.denied, result.stdout_text) == ((False, "reached") if answer else (True, ""))
+    by = answer.by if isinstance(answer, Yes) else "program"
+    assert [(grant.target, grant.by) for grant in result.grants] == ([(target, by)] if answer else [])
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_yes_lets_bash_connect_itself(tmp_path: Path, port: int, answer: bool) -> None:
+    text = f"exec 3<>/dev/tcp/own.example/{port}; printf 'GET / HTTP/1.0\\r\\nHost: own.example:{port}\\r\\n\\r\\n' >&3; cat <&3"
+    with _asking(tmp_path, lambda *_: answer) as box:
+        result = box.run(text, shell=True)
+    assert (result.denied, result.stdout_text[-7:]) == (not answer, "reached" if answer else "")
+    assert [grant.target for grant in result.grants] == ([f"own.example:{port}"] if answer else [])
+
+
+def test_command_beside_a_granted_one_gets_no_opening(tmp_path: Path) -> None:
+    (tmp_path / "fetch.py").write_text("import sys, urllib.request\nurllib.request.urlopen(sys.argv[1])\n")
+    with socket.create_server(("127.0.0.1", 0)) as server, _asking(tmp_path, lambda *_: True) as box:
+        server.settimeout(60)
+        target = f"own.example:{server.getsockname()[1]}"
+        granted = box.start(["curl", "-sS", f"http://{target}/"])
+        # The granted call runs until the server answers it.
+        client, _ = server.accept()
+        with client:
+            refused = box.run(["python3", "fetch.py", f"http://{target}/"])
+            client.recv(4096)
+            client.sendall(b"HTTP/1.0 200 OK\r\nContent-Length: 7\r\n\r\nreached")
+        assert granted.wait().stdout_text == "reached"
+    assert [(c.target, c.outcome) for c in refused.connections] == [(target, "refused")]
+    assert refused.grants == ()

@@ -108,7 +108,7 @@ PLAIN = {
 # Every command may read these by design, but must not change them.
 READABLE = ("/etc/", "/usr/", "/opt/", "/bin/", "/sbin/", "/lib")
 SECRET_OF_ETC = ("/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/etc/ssh/", "/etc/ssl/private/")
-# These hold no canaries: directories of the system and the kernel, and the files of the walls.
+# These hold no canaries: directories of the system and the kernel, the files of the walls, and what corral itself writes for the user.
 LEFT_OUT = (
     "/usr",
     "/bin",
@@ -122,6 +122,7 @@ LEFT_OUT = (
     "/dev",
     "/walls",
     str(PROJECT),
+    str(HOME / ".cache" / "corral"),
 )
 MAX_SEARCHED_BYTES = 4 << 20
 PORTS = (1234, 4444, 5000, 8000, 8080, 9999, 12345)
@@ -139,6 +140,7 @@ class Grounds:
         for path, text in PLAIN.items():
             _write(Path(path), text)
         PROJECT.mkdir()
+        (HOME / ".cache").mkdir(exist_ok=True)
         self.before = snapshot()
         groups = dict.fromkeys(profile_named("workspace").groups, Decision.ALLOW)
         unguarded = Profile(

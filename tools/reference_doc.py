@@ -12,7 +12,7 @@ from corral.apps.cli.arguments import verb_parser
 from corral.apps.cli.help import EXIT_CODES
 from corral.apps.cli.verb import GROUPS, Verb, grouped_verbs, load_verb
 from corral.policy.config import SandboxConfig
-from corral.policy.parser import RULE_KEYS
+from corral.policy.parser import GRANT_KEYS, RULE_KEYS
 from corral.policy.settings import CONFIG_FIELDS, LIST_KINDS, SETTINGS
 from policy_schema import schema
 
@@ -35,9 +35,11 @@ KINDS = {
     "names": "a list of names",
     "patterns": "a list of names; `*` ends a prefix",
     "paths": "a list of paths, absolute or below `~/`",
+    "keys": "a list of paths, absolute or below `~/`, or of `gpg:FINGERPRINT`",
     "network": '`"on"`, `"off"`, or a list of destinations: `"pypi.org:443"`',
     "agents": "a list of names",
     "hosts": "a list of `name=address`",
+    "ports": "a list of port numbers",
     "headers": "a list of `name:port Header: value`",
 }
 
@@ -140,7 +142,7 @@ def _takes(key: str) -> str:
 
 def policy_page() -> str:
     """Return the page of all keys of a policy file."""
-    rule = schema()["properties"]["rule"]["items"]["properties"]
+    rule, grant = (schema()["properties"][key]["items"]["properties"] for key in ("rule", "grant"))
     lines = [
         "---\nhide: [toc]\n---\n\n# Every policy key\n",
         "Made by `make docs` from the table that parses the files. [Policy files](../policy.md) says how files are combined.\n",
@@ -162,6 +164,8 @@ def policy_page() -> str:
         f"| `{key}` | {_cell(rule[key].get('description', 'Examples of it, each of them judged.'))} |"
         for key in RULE_KEYS
     ]
+    lines += ["\n## `[[grant]]`\n", "Only the user's own file may have these.\n", "| key | meaning |", "|---|---|"]
+    lines += [f"| `{key}` | {_cell(grant[key]['description'])} |" for key in GRANT_KEYS]
     return "\n".join(lines) + "\n"
 
 

@@ -11,6 +11,7 @@ from corral.guard.evaluate import vet
 from corral.guard.machine import Machine
 from corral.guard.rules.compiler import read_tables
 from corral.guard.rules.loader import profile_named
+from corral.integrations.hooks.registry import HOSTS
 from corral.model.call import Axis, Call
 from corral.policy.config import SandboxConfig
 
@@ -34,6 +35,24 @@ QUESTIONS = {
 
 
 # Cached: parsing the tables takes half a second, and every page needs the profiles.
+PROTECTED_HEAD = """# Protected files
+
+These files run later, outside the sandbox: a program runs or obeys them when the user enters a directory, opens a folder, starts an editor, an
+agent, a debugger or an interpreter there, or runs git. corral protects them in every directory of the project and of write grants:
+
+* Commands cannot change a file that exists. A file that a command creates is moved to quarantine and reported as `planted`.
+* A transaction does not apply them.
+* The file tools of agent hosts, and `Sandbox.write_bytes`, refuse to write them. They also refuse everything in a git directory, the file that
+  would make a directory one, and the targets of `core.hooksPath`, `include.path` and of links with a name in this table. On names in other
+  spellings (`.ENVRC`), they behave as on a file system that ignores case.
+
+Files of the home directory count only where the home directory, or a directory in it such as `~/.config`, is itself the project. Files that
+say what the project is built from (`package.json`, `Makefile`, `CLAUDE.md`) are not protected: agents write them every day, and the user runs
+them by name. `*` stands for a part of a name, `{a,b}` for each of them, `/**` for everything below.
+
+Made by `make docs` from `src/corral/guard/rules/runs_later.toml` and the agent hosts.
+"""
+
 _tables = cache(read_tables)
 
 
@@ -193,13 +212,26 @@ def group_page(key: str, data: dict[str, str], rows: dict[str, dict[str, Any]]) 
     return "\n".join(lines)
 
 
+def protected_page(tools: dict[str, dict[str, Any]]) -> str:
+    """Return the page that lists the files that run later, by tool."""
+    places = {"any": "any directory", "top": "the top of a project", "home": "the home directory"}
+    lines = [PROTECTED_HEAD, "| tool | runs | reads in | files |", "|---|---|---|---|"]
+    for row in tools.values():
+        files = " ".join(f"`{path}`" for path in row["paths"])
+        lines.append(f"| {row['tool']} | {row['runs']} | {places[row['read']]} | {files} |")
+    for host in HOSTS.values():
+        files = " ".join(f"`{path}`" for path in host.protected)
+        lines.append(f"| {host.title} | hooks, MCP servers, permissions | {places['top']} | {files} |")
+    return "\n".join([*lines, ""])
+
+
 def pages() -> dict[str, str]:
     """Return every page by its path below docs/."""
     tables, rows = _tables()
     for name, row in rows.items():
         row.setdefault("id", name)
     found, commands = examples_by_rule(rows)
-    made: dict[str, str] = {}
+    made = {"rules/protected-files.md": protected_page(tables["runs_later"])}
     for key, data in tables["effects"].items():
         page = _page_id(key, data["axis"])
         made[f"rules/{page}.md"] = effect_page(page, key, data, found[page], commands[page])

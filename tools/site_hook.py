@@ -9,6 +9,7 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).resolve().parents[1]
 FROM_ROOT = ("SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md")
 _twins: dict[str, tuple[str, str]] = {}  # for every page: its title, and its Markdown text for programs
+RULES_BOOST = 0.1  # of generated pages in the search
 AXES = {"name": "Names", "argv": "Arguments", "structure": "Structure", "path": "Paths"}
 
 
@@ -41,12 +42,15 @@ def _at_home(text: str) -> str:
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Rewrite links to the root's pages, and remove the comments about how blocks are tested."""
+    """Rewrite links to the root's pages, let the search rank rules below other pages, and remove the comments about how blocks are tested."""
     depth = page.file.src_uri.count("/")
     up = "../" * depth
     for name in FROM_ROOT:
         markdown = markdown.replace(f"](../{up}{name}", f"]({up}{name}")
     markdown = re.sub(r"<!-- (?:not run: .*?|output) -->\n", "", markdown)
+    if page.file.src_uri.startswith("rules/"):
+        # Who searches for `pip install` wants to know how to allow it, not the row of the table.
+        page.meta.setdefault("search", {"boost": RULES_BOOST})
     _twins[page.file.src_uri] = (str(page.title), markdown)
     return markdown
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     )
     from corral.model.errors import AuditError, ContainmentError, CorralError, PolicyError, TransactionError
     from corral.model.result import SandboxResult
-    from corral.policy.config import Audit, Containment, Limits, Output, SandboxConfig
+    from corral.policy.config import Asking, Audit, Containment, Limits, Output, SandboxConfig
     from corral.runtime.handle import Handle
     from corral.sandbox import Sandbox
     from corral.transactions.transaction import Transaction
@@ -32,7 +32,7 @@ _MODULES = {
     "model.call": ("Axis", "DENIED_EXIT_CODE", "Decision", "Finding", "TIMED_OUT_EXIT_CODE", "Usage", "Verdict", "Violation"),
     "model.errors": ("AuditError", "ContainmentError", "CorralError", "PolicyError", "TransactionError"),
     "model.result": ("SandboxResult",),
-    "policy.config": ("Audit", "Containment", "Limits", "Output", "SandboxConfig"),
+    "policy.config": ("Asking", "Audit", "Containment", "Limits", "Output", "SandboxConfig"),
     "runtime.handle": ("Handle",),
     "sandbox": ("Sandbox",),
     "transactions.transaction": ("Transaction",),
@@ -43,6 +43,7 @@ __all__ = [
     "DEFAULT_INTERPRETER_BLOCK",
     "DENIED_EXIT_CODE",
     "TIMED_OUT_EXIT_CODE",
+    "Asking",
     "Audit",
     "AuditError",
     "Axis",

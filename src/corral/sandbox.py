@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Self
 
+    from corral.containment.network.hold_answers import OnHold
     from corral.model.call import Verdict
+    from corral.model.grant import Grant
     from corral.model.result import SandboxResult
     from corral.policy.config import Output
     from corral.runtime.batch import Batch
@@ -28,7 +30,8 @@ if TYPE_CHECKING:
     from corral.runtime.executor import Executor
     from corral.runtime.handle import Handle
     from corral.runtime.observers import Observer
-    from corral.runtime.shared_state import OnAsk
+    from corral.runtime.shared_state import OnAsk, Opened
+    from corral.runtime.shell.session import Session
     from corral.runtime.waiters import OnOutput
     from corral.transactions.apply import Applied
     from corral.transactions.transaction import Transaction
@@ -38,16 +41,24 @@ if TYPE_CHECKING:
     Path = str | os.PathLike[str]
 
 
+def _open_grants(config: SandboxConfig, grants: tuple[Grant, ...]) -> Opened:
+    from corral.broker.openings import open_grants  # noqa: PLC0415  most calls need no grant
+
+    return open_grants(config, grants)
+
+
 class Sandbox:
     """Runs commands under one config. Any thread may use it. After fork() the child gets its own keeper and wardens.
 
     `on_ask` decides calls that the policy asks about: only True runs them. `on_result` gets every result.
+    `on_hold` gets `host:port` of a destination that is not granted, while a command's connection to it waits: only True serves it.
+    It is called in a thread of its own, and only if `config.asking.hold_seconds` is not 0.
     `observers` see every call from before it is judged until its result.
     """
 
     def __init_subclass__(cls) -> None:
         """Refuse a subclass that overrides only some of the methods that run calls: its checks would miss the others."""
-        ways = ("run", "arun", "start", "astart", "transaction")
+        ways = ("run", "arun", "start", "astart", "transaction", "session")
         inherited = [name for name in ways if getattr(cls, name) is getattr(Sandbox, name)]
         if 0 < len(inherited) < len(ways):
             raise TypeError(
@@ -61,11 +72,20 @@ class Sandbox:
         on_ask: OnAsk | None = None,
         on_result: OnResult | None = None,
         observers: Iterable[Observer] = (),
+        on_hold: OnHold | None = None,
     ) -> None:
         if config is not None and not isinstance(config, SandboxConfig):
             raise TypeError(f"config must be a SandboxConfig, not {type(config).__name__}")
         self._config = SandboxConfig() if config is None else config
-        self._runner = open_runner(self.config, on_ask=on_ask, on_result=on_result, observers=observers)
+        self._runner = open_runner(
+            self.config,
+            on_ask=on_ask,
+            on_result=on_result,
+            observers=observers,
+            open_grants=_open_grants,
+            on_hold=on_hold,
+            hold_seconds=self.config.asking.hold_seconds,
+        )
         self._state = self._runner.state
         self._holding = self._state.containment
         self._pool = self._state.pool
@@ -179,6 +199,12 @@ class Sandbox:
         call = call_of(argv, shell, cwd, env)
         streams = (open_stdin, False, False, pty, rows, columns)
         return await self._runner.astart(RunOptions(call, stdin, timeout_seconds, on_output, *streams))
+
+    def session(self) -> Session:
+        """Return a session: a bash whose directory, variables, functions, options and jobs last between its calls."""
+        from corral.runtime.shell.session import Session  # noqa: PLC0415  it loads threading, which a single call does not need
+
+        return Session(self._runner)
 
     def map(
         self,

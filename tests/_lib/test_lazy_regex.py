@@ -3,8 +3,10 @@
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from corral._lib.lazy_regex import pattern
+from corral._lib.lazy_regex import Following, pattern
 
 
 @pytest.mark.parametrize("method", ["search", "match", "fullmatch"])
@@ -25,3 +27,20 @@ def test_split_sub_and_bytes() -> None:
 def test_unknown_attribute_raises() -> None:
     with pytest.raises(AttributeError):
         pattern("a").flags  # noqa: B018
+
+
+FOLLOWING = {
+    r"\w\[[^\n]*?(?:\$\((?!\()|`|@P)": Following(r"\w\[", r"\$\((?!\()|`|@P", "\n"),
+    r"\[[^']*?(?:\$\(|`)": Following(r"\[", r"\$\(|`", "'"),
+    r"(?i)\bvacuum\b[^;]*\binto\b": Following(r"(?i)\bvacuum\b", r"(?i)\binto\b", ";"),
+}
+pieces = st.sampled_from(
+    ["a", "a[", "[", "]", "$(", "(", "@P", "`", "\\", "'", '"', "\n", " ", ";", "vacuum", "INTO", "$"]
+)
+
+
+@pytest.mark.parametrize("whole", FOLLOWING)
+@given(texts=st.lists(pieces, max_size=8))
+def test_following_finds_what_one_pattern_finds(whole: str, texts: list[str]) -> None:
+    text = "".join(texts)
+    assert FOLLOWING[whole].search(text) is (re.search(whole, text) is not None)

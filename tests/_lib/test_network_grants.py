@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral._lib import network_grants
-from corral._lib.network_grants import Grants
+from corral._lib.network import network_grants
+from corral._lib.network.network_grants import Grants
 
 CANONICAL = {
     "plain": ("index.example", "index.example"),

@@ -93,7 +93,7 @@ def every_rule() -> list[str]:
 
 @pytest.mark.real
 def test_page_shows_only_examples_its_rule_refuses() -> None:
-    config = SandboxConfig("/usr", profile=EXAMPLES_PROFILE)
+    config = SandboxConfig("/usr/share", profile=EXAMPLES_PROFILE)
     pages = [(rule, page) for rule in every_rule() if (page := page_of(rule)) is not None]
     refused = [(rule, text) for rule, page in pages for text in page.refused]
     assert len(refused) > 500

@@ -1,5 +1,6 @@
 """Tests of redaction: harmless text is kept, every planted secret is removed, and hostile text does not slow it down."""
 
+import shlex
 import string
 from collections.abc import Callable
 
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corral.audit.redact import MAX_SPANS, redact, redact_words
-from corral.audit.secret_patterns import SHAPES, may_hold_secret, secrets_of
+from corral.audit.secret_patterns import SHAPES, SHELL_QUOTES, may_hold_secret, secrets_of
 
 WORD = string.ascii_letters + string.digits
 
@@ -66,7 +67,7 @@ def test_harmless_text_is_unchanged(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "kept"),
     [
-        ("aws configure set aws_secret_access_key wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", None),
+        ("aws configure set aws_secret_access_key wJalr/K7MDENG ls", "aws configure set aws_secret_access_key [redacted] ls"),
         ("AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG aws s3 ls", "AWS_SECRET_ACCESS_KEY=[redacted] aws s3 ls"),
         ("curl -u admin:hunter2 https://h/", "curl -u admin:[redacted] https://h/"),
         ("curl -uadmin:hunter2 https://h/", "curl -uadmin:[redacted] https://h/"),
@@ -137,6 +138,136 @@ def test_cut_value_is_redacted_and_similar_text_is_kept() -> None:
         assert redact(text, secrets) == text
 
 
+X = "Zq9xKv27LmPw"
+COMMANDS = [
+    # Settings.
+    f"aws configure set aws_secret_access_key {X}",
+    f"aws configure set default.aws_session_token {X} --profile p",
+    f"npm config set //r.example/:_authToken {X}",
+    f"npm set //r.example/:_authToken {X}",
+    f"yarn config set npmAuthToken {X}",
+    f"pip config set global.password {X}",
+    f"poetry config pypi-token.pypi {X}",
+    f"poetry config http-basic.foo.password '{X}'",
+    f"git config --global http.proxyPassword {X}",
+    f"git -C sub config user.token {X}",
+    f"doppler configure set token {X}",
+    f"pulumi config set --secret db:name {X}",
+    f"conda config --set api_token {X}",
+    f"ngrok config add-authtoken {X}",
+    f"ngrok authtoken {X}",
+    f"x set-token {X}",
+    # Options.
+    f"twine upload -u me -p {X} dist/*",
+    f"az login -u me -p {X}",
+    f"az login --service-principal -u me --password {X}",
+    f"cf login -u me -p {X}",
+    f"mongosh -u me -p {X} h/db",
+    f"ldapmodify -D cn=me -w {X}",
+    f"ssh-keygen -q -N {X} -f key",
+    f"keytool -list -keystore k -storepass {X}",
+    f"curl --oauth2-bearer {X} https://h/",
+    f"aws secretsmanager create-secret --name n --secret-string {X}",
+    f"aws ssm put-parameter --name n --type SecureString --value {X}",
+    f"az keyvault secret set --vault-name v --name n --value {X}",
+    f"gh secret set NAME --body {X}",
+    f"gh secret set NAME --body={X}",
+    f"kubectl create secret generic n --from-literal=k={X}",
+    f"kubectl -n ns create secret generic n --from-literal k='{X}'",
+    f"fly secrets set NAME={X} OTHER={X}",
+    # Operands of subcommands.
+    f"vault login {X}",
+    f"vault login -method=token {X}",
+    f"cargo login {X}",
+    f"wandb login {X}",
+    f"snyk auth {X}",
+    f"bw unlock {X}",
+    # Input.
+    f"gh auth login --with-token <<< {X}",
+    f"gh auth login --with-token <<<'{X}'",
+    f'docker login -u me --password-stdin r.example <<< "{X}"',
+    f"vault login - <<< {X}",
+    f"gh secret set NAME <<< {X}",
+    f"passwd me <<< {X}",
+    f"echo {X} | docker login -u me --password-stdin",
+    f"printf '%s' {X} | gh auth login --with-token",
+    f"echo -n '{X}' | sudo -S id",
+    f"cd x && echo me:{X} | chpasswd && ls",
+    # Text of files.
+    f"echo 'machine h.example login me password {X}' > ~/.netrc",
+    f"printf 'machine h.example\\n  login me\\n  password {X}\\n' > ~/.netrc",
+    f"cat > ~/.netrc <<EOF\nmachine h.example\nlogin me\npassword {X}\nEOF",
+    f"cat > ~/.netrc <<EOF\nmachine h.example password {X} login me\nEOF",
+    f"echo default password {X} >> ~/.netrc",
+    # Names.
+    f"JWT={X} ./run",
+    f"export MY_JWT='{X}'",
+    f"./run --jwt {X}",
+    f"curl 'https://a.example/c?sv=1&sig={X}&se=2'",
+    f"curl https://a.example/c?sig={X}",
+    f"wget 'https://b.example/k?X-Amz-Credential=a&X-Amz-Signature={X}'",
+    f"curl 'https://maps.example/x?key={X}'",
+]
+
+
+@pytest.mark.parametrize("text", COMMANDS)
+def test_secret_argument_is_redacted(text: str) -> None:
+    assert X not in redact(text)
+    assert may_hold_secret(text, ())
+    assert redact(redact(text)) == redact(text)
+    if not any(sign in text for sign in "<>|&\n"):
+        words = shlex.split(text)
+        assert X not in " ".join(redact_words(words))
+        assert may_hold_secret(" ".join(words), ())
+    for shell in (f"bash -c {shlex.quote(text)}", f"cd x; {text} && ls"):
+        assert X not in redact(shell)
+    assert X not in " ".join(redact_words(["sh", "-c", text]))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "git config --get credential.helper",
+        "git config --global credential.helper store",
+        "git config user.signingkey ABCDEF0123456789",
+        "npm config get //r/:_authToken",
+        "npm config delete //r/:_authToken --location=user",
+        "git commit -m 'config: set password to required'",
+        "git commit -m 'Set the token limit; login page and password reset'",
+        "echo 'the login form: password field'",
+        "grep -rn 'set password' src | head -20",
+        "echo login | grep auth",
+        "echo x | sudo tee /etc/hosts",
+        "echo hello | docker build -t login -",
+        "kubectl create secret generic n --from-file=./dir",
+        "kubectl get secrets -n ns",
+        "gh secret list",
+        "docker login registry.example:5000",
+        "npm login --registry https://r.example/",
+        "vault login -method=oidc role=dev",
+        "cat <<< login",
+        "useradd -m git && mkdir -p /home/git/.ssh",
+        "python -c 'def f(sig, key): return sig'",
+        "curl 'https://h/?key=value&code=200'",
+        "make set-token-length",
+    ],
+)
+def test_harmless_arguments_are_kept(text: str) -> None:
+    assert redact(text) == text
+
+
+@pytest.mark.parametrize("value", ["ab'cd'ef", 'ab"cd"ef', "ab\\cd\\ef", "a b'c d", 'it\'s "xyz"'])
+def test_quoted_value_of_a_variable_is_redacted(value: str) -> None:
+    secrets = secrets_of({"MY_TOKEN": value})
+    single, double = shlex.quote(value), '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    escaped = "".join(c if c.isalnum() else f"\\{c}" for c in value)
+    for form in (value, single, double, escaped):
+        for text in (f"tool {form} now", f"bash -c 'tool {form}'", f"x={form}; ls"):
+            assert may_hold_secret(text, secrets)
+            kept = redact(text, secrets)
+            assert value.translate(SHELL_QUOTES) not in kept.translate(SHELL_QUOTES), form
+
+
 CARRIERS: list[Callable[[str], str]] = [
     "export API_TOKEN={}".format,
     "export API_TOKEN='{}' && ls".format,
@@ -204,7 +335,24 @@ def test_hashes_are_kept(digest: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "part", ["token=a ", "sk-", "eyJ", "://", "'", '"\\', "-----BEGIN ", "token-", "bearer ", "(("]
+    "part",
+    [
+        *(
+            "token=a ",
+            "sk-",
+            "eyJ",
+            "://",
+            "'",
+            '"\\',
+            "-----BEGIN ",
+            "token-",
+            "bearer ",
+            "((",
+            "vault login a ",
+            "&sig=",
+        ),
+        *("set token ", "echo a | ", "machine a password b ", "<<< a ", "secrets set a=b "),
+    ],
 )
 def test_hostile_text_does_not_slow_redaction(part: str) -> None:
     text = part * (256 * 1024 // len(part))

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 from attempt import attempt, has_bubblewrap, must_hold
 from observe import alive, seen_before_its_end, unique_seconds, with_enough_time
+from sampling import sampled
 
 from corral import Containment, Limits, Sandbox
 from corral.containment.layers import LAYERS
@@ -353,7 +354,9 @@ def test_backend_none_meets_only_its_facts(ground: Callable[[str], Ground], fact
     assert FACTS[fact](ground("none")) == (fact not in NOT_KEPT_BY_NONE)
 
 
-@pytest.mark.parametrize("fact", sorted({*NOT_KEPT_BY_NONE, "claims what is found"}))
+@pytest.mark.parametrize(
+    "fact", sampled(sorted({*NOT_KEPT_BY_NONE, "claims what is found"}), keep=["claims what is found"], every=6)
+)
 def test_backend_that_claims_too_much_is_detected(ground: Callable[[str], Ground], fact: str) -> None:
     made = ground("lying")
     assert made.box.run(["true"]).enforcement == "full"

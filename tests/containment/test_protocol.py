@@ -104,3 +104,13 @@ def test_wrong_answer_is_an_error(message: bytes) -> None:
         protocol.unpack_count(message, protocol.SWEEP)
     with pytest.raises(protocol.ProtocolError):
         protocol.unpack_ready(message)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "warden", "warden\0", "warden\0total", "warden\0full\0mount", "warden\0partial\0", "warden\0FULL"],
+    ids=["nothing", "no enforcement", "an empty one", "an unknown one", "a layer is missing", "an empty layer", "case"],
+)
+def test_ready_message_with_a_wrong_claim_is_refused(text: str) -> None:
+    with pytest.raises(protocol.ProtocolError):
+        protocol.unpack_ready(bytes((protocol.READY,)) + text.encode())

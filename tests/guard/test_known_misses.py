@@ -14,13 +14,8 @@ WORKSPACE = SandboxConfig(project_root="/usr/share", profile="workspace")
 ALLOWED_BUT_DANGEROUS = {
     "a program that no row knows and that runs its argument": "frobnicate --exec id",
     "a project script with commands that the guard would refuse": "./deploy.sh",
-    "a test command of zip inside a cluster": "zip -9TT 'sh -c id' a.zip b",
     "an expression in the name of a tag of exiftool": "exiftool '-title<${make;system(1)}' a.jpg",
-    "several outputs in one word of ffmpeg": "ffmpeg -i a.mp4 -f tee 'b.mp4|../c.mp4'",
-    "arithmetic on text that a command computes": "x=$(printf 'a[\\x24(rm x)]'); ((x))",
     "a patch whose files only it names": "patch -p0 < fix.patch",
-    "a test that the same call wrote": "echo x > test_a.py; pytest",
-    "a link whose target is relative to the link": "cd src && ln -s .. ../l",
 }
 REFUSED_BUT_HARMLESS = {
     "a name that a variable holds from outside": '"$BIN" --version',

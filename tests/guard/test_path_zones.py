@@ -17,7 +17,7 @@ PLACES = {
     "/home/other/x": "outside", "/root/.bashrc": "secret", "/root/x": "outside", "/etc/shadow": "secret", "/etc/shadow-": "secret", "/etc/passwd": "system",
     "/etc": "system", "/usr/bin/ls": "system", "/usrx": "outside", "/proc/cpuinfo": "system", "/proc/1/environ": "secret", "/proc/self/mem": "secret",
     "/tmp": "scratch", "/tmp/x": "scratch", "/tmpx": "outside", "/var/tmp/x": "outside", "/dev/null": "standard", "/dev/sda": "device", "/dev/shm/x": "scratch",
-    "/dev/tty": "standard", "/var/log/x": "secret", "/var/run/docker.sock": "secret", "/mnt/x": "outside", "/dev/fd/3": "standard",
+    "/dev/tty": "standard", "/var/log/x": "private", "/var/log/auth.log": "secret", "/var/run/docker.sock": "secret", "/mnt/x": "outside", "/dev/fd/3": "standard",
 }  # fmt: skip
 
 

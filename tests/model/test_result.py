@@ -20,10 +20,15 @@ from corral.model.call import (
     Verdict,
     Violation,
 )
+from corral.model.grant import Grant
 from corral.model.result import SandboxResult
 
 SCHEMA = json.loads((importlib.resources.files("corral") / "model" / "schemas" / "result.schema.json").read_text())
 FINDING = Finding(Axis.NAME, "name-rm", Decision.DENY, "rm is on the denylist.", "rm", 0, 2, 0, "Leave it.")
+GRANT = Grant("network", "api.example:443", "in the call")
+ASKED = Finding(
+    Axis.ARGV, "argv-curl-network", Decision.ASK, "curl needs it.", "x", 0, 1, 0, "Ask.", (GRANT,), family="curl"
+)
 RAN = SandboxResult(("ls",), 0, b"a\n", duration_ms=1.5, id="1", started_at="2026-01-01T00:00:00+00:00", cwd="/p")
 DENIED = SandboxResult(
     ("rm", "x"), DENIED_EXIT_CODE, denied=True, reason="rm is on the denylist. Leave it.", verdict=Verdict((FINDING,))
@@ -44,12 +49,14 @@ FULL = RAN.replace(
     stdout_bytes=10,
     full_output_path="/p/out",
     transaction="t1",
+    grants=(GRANT.replace(by="once"),),
 )
 EXAMPLES = [
     pytest.param(RAN, id="ran"),
     pytest.param(DENIED, id="denied"),
     pytest.param(TIMED_OUT, id="timed out"),
     pytest.param(FULL, id="every field"),
+    pytest.param(RAN.replace(verdict=Verdict((ASKED,), others=("python3 x.py",))), id="with a grant"),
 ]
 
 
@@ -80,12 +87,14 @@ def test_published_schema_is_valid_and_has_every_field() -> None:
     assert set(SCHEMA["required"]) == written
     assert set(SCHEMA["properties"]) == written | {"stdout_base64", "stderr_base64"}
     for name, record in (
-        ("finding", FINDING),
         ("violation", Violation("x")),
         ("connection", CONNECTION),
         ("usage", Usage()),
     ):
         assert SCHEMA["$defs"][name]["required"] == list(record._fields), name
+    grant, finding = SCHEMA["$defs"]["grant"], SCHEMA["$defs"]["finding"]
+    assert [*grant["required"], "by"] == list(GRANT._fields) == list(grant["properties"])
+    assert [*finding["required"], "grants", "family"] == list(FINDING._fields) == list(finding["properties"])
     assert list(DENIED.verdict.to_dict()) == SCHEMA["$defs"]["verdict"]["required"]
 
 

@@ -13,8 +13,9 @@ import pytest
 from corral import Containment, PolicyError, SandboxConfig
 from corral.guard.evaluate import vet
 from corral.guard.rules.loader import CommandRule, profile_named
-from corral.model.call import Call, Decision, Verdict
-from corral.policy import approvals
+from corral.model.call import Axis, Call, Decision, Finding, Verdict
+from corral.model.grant import Grant
+from corral.policy.answers import approvals
 
 RESET = Call(("git", "reset", "--hard"))
 DENIED = Call(("sudo", "id"))
@@ -126,6 +127,41 @@ def test_changed_policy_ends_the_approval(
     other = change(config)
     assert vet(RESET, other).decision is Decision.ASK
     assert not found(RESET, other, environ)
+
+
+CHANGED_FIELDS = {
+    "words": ("make", "deploy"),
+    "decision": Decision.DENY,
+    "reason": "another",
+    "instead": "another",
+    "exact": True,
+    "lifts": ("code",),
+}
+
+
+def _with_rule(config: SandboxConfig, rule: CommandRule) -> SandboxConfig:
+    return config.replace(profile=profile_named("workspace").replace(commands=((rule,),)))
+
+
+@pytest.mark.parametrize("field", sorted({*CommandRule._fields} - {"source"}))
+def test_every_field_of_a_rule_is_part_of_an_approval(
+    field: str, config: SandboxConfig, environ: dict[str, str]
+) -> None:
+    rule = CommandRule(("make", "all"), Decision.ALLOW, "a", "b", "corral.toml:1")
+    approve(RESET, _with_rule(config, rule), environ)
+    assert found(RESET, _with_rule(config, rule.replace(source="corral.toml:9")), environ)
+    other = _with_rule(config, rule.replace(**{field: CHANGED_FIELDS[field]}))
+    assert vet(RESET, other).decision is Decision.ASK
+    assert not found(RESET, other, environ)
+
+
+def test_every_field_of_the_policy_is_part_of_an_approval_or_listed(config: SandboxConfig) -> None:
+    facts = dict(approvals.policy_facts(config))
+    assert {*facts, *approvals._LEFT_OUT["SandboxConfig"]} == {*SandboxConfig._fields}
+    contained = {name for name, _ in facts["containment"]}
+    assert contained == {*Containment._fields} - {"scratch"}
+    profile = {name for name, _ in approvals.policy_facts(config.rules)}
+    assert profile == {*type(config.rules)._fields}
 
 
 def test_changed_limits_keep_the_approval(config: SandboxConfig, environ: dict[str, str]) -> None:
@@ -261,7 +297,7 @@ def test_unreadable_call_cannot_be_approved(call: Call) -> None:
 def test_concurrent_writers_lose_no_approval(config: SandboxConfig, environ: dict[str, str], place: Path) -> None:
     code = """if True:
         import os, sys
-        from corral import SandboxConfig; from corral.policy import approvals
+        from corral import SandboxConfig; from corral.policy.answers import approvals
         from corral.model.call import Call
         from corral.guard.evaluate import vet
         config = SandboxConfig(sys.argv[1], profile="workspace")
@@ -277,3 +313,69 @@ def test_concurrent_writers_lose_no_approval(config: SandboxConfig, environ: dic
     assert [writer.wait(60) for writer in writers] == [0] * 4
     assert len(approvals.list_approvals(environ)) == 80
     assert sorted(p.name for p in place.iterdir()) == sorted(a.key for a in approvals.list_approvals(environ))
+
+
+GRANT = Grant("network", "index.example:443", "in the call")
+CURL = Call(("curl", "https://index.example"))
+NEEDS = Verdict(
+    (Finding(Axis.ARGV, "argv-curl-network", Decision.ASK, "It connects.", grants=(GRANT,), family="curl"),)
+)
+
+
+def test_once_is_one_run_within_ten_minutes(
+    config: SandboxConfig, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = approvals.approve(CURL, NEEDS, config, environ, once=True)
+    assert (made.uses, made.grants, made.expires_at - made.approved_at) == (1, (GRANT,), 600.0)
+    assert approvals.find_approval(CURL, NEEDS, config, environ) == made
+    assert approvals.take_approval(CURL, NEEDS, config, environ) == made
+    assert approvals.take_approval(CURL, NEEDS, config, environ) is None
+    made = approvals.approve(CURL, NEEDS, config, environ, once=True)
+    monkeypatch.setattr(approvals, "time", lambda: made.approved_at + 600)
+    assert approvals.take_approval(CURL, NEEDS, config, environ) is None
+
+
+def test_lasting_approval_is_taken_many_times(config: SandboxConfig, environ: dict[str, str]) -> None:
+    made = approvals.approve(CURL, NEEDS, config, environ)
+    assert [approvals.take_approval(CURL, NEEDS, config, environ) for _ in range(3)] == [made] * 3
+
+
+def test_approval_is_only_for_the_grants_that_were_shown(config: SandboxConfig, environ: dict[str, str]) -> None:
+    approvals.approve(CURL, NEEDS, config, environ)
+    (finding,) = NEEDS.findings
+    for grants in ((), (GRANT.replace(target="other.example:443"),), (GRANT, GRANT.replace(target="b.example:1"))):
+        assert approvals.find_approval(CURL, Verdict((finding.replace(grants=grants),)), config, environ) is None
+    assert approvals.find_approval(CURL, NEEDS.replace(others=("make",)), config, environ) is None
+
+
+def test_two_runs_at_the_same_time_get_a_use_once(config: SandboxConfig, environ: dict[str, str]) -> None:
+    approvals.approve(RESET, vet(RESET, config), config, environ, once=True)
+    code = """if True:
+        import os, sys
+        from corral import SandboxConfig; from corral.policy.answers import approvals
+        from corral.model.call import Call
+        from corral.guard.evaluate import vet
+        config, call = SandboxConfig(sys.argv[1], profile="workspace"), Call(("git", "reset", "--hard"))
+        verdict = vet(call, config)
+        sys.stdin.read()
+        print(approvals.take_approval(call, verdict, config, os.environ) is not None)
+    """
+    command = [sys.executable, "-c", code, config.project_root]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    takers = [subprocess.Popen(command, env=os.environ | environ, **pipes) for _ in range(6)]
+    said = [taker.communicate()[0] for taker in takers]
+    assert sorted(said) == ["False\n"] * 5 + ["True\n"]
+
+
+def test_approvals_of_the_old_format_are_counted_and_removed(
+    config: SandboxConfig, environ: dict[str, str], place: Path
+) -> None:
+    made = approve(RESET, config, environ)
+    old = made.to_dict() | {"schema": approvals.OLD_SCHEMA}
+    del old["grants"], old["uses"]
+    (place / made.key).write_text(json.dumps(old))
+    assert not found(RESET, config, environ)
+    assert approvals.list_approvals(environ) == []
+    approve(Call(("git", "clean", "-fd")), config, environ)
+    assert [approvals.remove_old_approvals(environ) for _ in range(2)] == [1, 0]
+    assert len(approvals.list_approvals(environ)) == 1

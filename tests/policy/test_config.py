@@ -146,6 +146,7 @@ REFUSED = [
     ("limits", {}),
     ("output", "both"),
     ("audit", True),
+    ("asking", 45),
 ]
 
 

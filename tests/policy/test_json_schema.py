@@ -15,7 +15,7 @@ import corral
 from corral.apps.cli.verbs.init import project_text, user_text
 from corral.guard.rules.loader import effects, group_names
 from corral.model.errors import PolicyError
-from corral.policy.parser import RULE_KEYS, parse
+from corral.policy.parser import GRANT_KEYS, RULE_KEYS, parse
 from corral.policy.project_types import PROJECT_TYPES
 from corral.policy.settings import DECISIONS, LIST_KINDS, SETTINGS, TABLES
 
@@ -33,12 +33,13 @@ def test_published_schema_is_current() -> None:
 
 def test_schema_has_exactly_the_keys_of_the_parser() -> None:
     properties = PUBLISHED["properties"]
-    keys = {key for key in properties if properties[key].get("type") != "object" and key != "rule"}
+    keys = {key for key in properties if properties[key].get("type") != "object" and key not in ("rule", "grant")}
     keys |= {f"{table}.{key}" for table in TABLES for key in properties[table]["properties"]}
     assert keys == set(SETTINGS)
     assert set(properties["effects"]["properties"]) == set(effects())
     assert set(properties["groups"]["properties"]) == set(group_names())
     assert set(properties["rule"]["items"]["properties"]) == set(RULE_KEYS)
+    assert set(properties["grant"]["items"]["properties"]) == set(GRANT_KEYS)
 
 
 def toml(value: Any) -> str:
@@ -121,6 +122,45 @@ def test_schema_and_parser_agree_on_values(key: str, value: Any) -> None:
 )  # fmt: skip
 def test_schema_and_parser_agree_on_rules(rule: dict[str, Any]) -> None:
     assert VALIDATOR.is_valid({"rule": [rule]}) is parses({"rule": [rule]})
+
+
+@pytest.mark.parametrize(
+    "grant",
+    [
+        {"command": "npm install", "network": ["@npm", "a.example:443"]},
+        {
+            "command": ["npm", "install"],
+            "network": ["@npm"],
+            "alone": False,
+            "project": "~/x",
+            "allow": ["npm install"],
+        },
+        {"command": "npm", "publish": [3000]},
+        {"command": "git push", "push": ["git@forge.example:me/app.git refs/heads/agent/*"]},
+        {"command": "gh", "broker": ["gh/read"]},
+        {"command": "x"},
+        {"command": "x", "network": []},
+        {"network": ["a.example:443"]},
+        {"command": "x", "network": "a.example:443"},
+        {"command": "x", "network": ["a.example"]},
+        {"command": "x", "network": ["*.a.example:443"]},
+        {"command": "x", "network": ["@"]},
+        {"command": "x", "network": ["a.example:1", "a.example:1"]},
+        {"command": "x", "publish": [0]},
+        {"command": "x", "publish": ["3000"]},
+        {"command": "x", "read": ["lib"]},
+        {"command": "x", "read": ["~/lib"], "project": "lib"},
+        {"command": "x", "read": ["~/lib"], "alone": "no"},
+        {"command": "x", "push": ["origin refs/tags/*"]},
+        {"command": "x", "fetch": ["origin refs/heads/x"]},
+        {"command": "x", "broker": ["gh"]},
+        {"command": "x", "colour": [1]},
+        {"command": "x", "read": ["~/lib"], "allow": [""]},
+    ],
+    ids=str,
+)
+def test_schema_and_parser_agree_on_grants(grant: dict[str, Any]) -> None:
+    assert VALIDATOR.is_valid({"grant": [grant]}) is parses({"grant": [grant]})
 
 
 @pytest.mark.parametrize("table", ["effects", "groups"])

@@ -26,7 +26,7 @@ def refused(text: str | bytes) -> str:
 
 
 def test_empty_file_has_no_settings() -> None:
-    assert compile_policy(parse(b"", "F"), "F") == {"settings": [], "rules": []}
+    assert compile_policy(parse(b"", "F"), "F") == {"settings": [], "rules": [], "grants": []}
 
 
 def test_settings_and_rules_have_positions() -> None:
@@ -42,6 +42,7 @@ def test_settings_and_rules_have_positions() -> None:
             ("containment.read", ["/usr/share"], 6, 1),
         ],
         "rules": [{"words": ("git", "push"), "decision": "deny", "line": 10, "column": 1, "lifts": ()}],
+        "grants": [],
     }
 
 
@@ -113,6 +114,17 @@ MISTAKES = [
     ("two rules of the same words", RULE + RULE, "5:1"),
     ("rules that contradict each other", RULE + RULE.replace("deny", "ask"), "5:1"),
     ("a rule that the denylist contradicts", 'denylist = ["rm"]\n[[rule]]\ncommand = "rm"\ndecision = "allow"\nallow = ["rm x"]\n', "2:1"),
+    ("no list of grants", 'grant = "x"\n', "1:1"),
+    ("a grant of nothing", '[[grant]]\ncommand = "npm install"\n', "1:1"),
+    ("a grant without words", '[[grant]]\nnetwork = ["@npm"]\n', "1:1"),
+    ("unknown key of a grant", '[[grant]]\ncommand = "npm install"\nnetwrok = ["@npm"]\n', "3:1"),
+    ("a grant of a pattern of hosts", '[[grant]]\ncommand = "curl"\nnetwork = ["*.a.example:443"]\n', "3:12"),
+    ("a grant of a relative path", '[[grant]]\ncommand = "cat"\nread = ["lib"]\n', "3:9"),
+    ("a grant of a tag", '[[grant]]\ncommand = "git push"\npush = ["x refs/tags/*"]\n', "3:9"),
+    ("a grant of no shape", '[[grant]]\ncommand = "gh"\nbroker = ["gh"]\n', "3:11"),
+    ("a grant of no port", '[[grant]]\ncommand = "npm"\npublish = ["x"]\n', "3:12"),
+    ("a grant twice", '[[grant]]\ncommand = "npm"\nnetwork = ["@npm", "@npm"]\n', "3:20"),
+    ("a grant for a relative project", '[[grant]]\ncommand = "npm"\nnetwork = ["@npm"]\nproject = "app"\n', "4:1"),
     ("silence that cannot be", "timeout_seconds = 5\noutput.silence_seconds = 9\n", "2:1"),
     ("containment by nothing", 'profile = "workspace"\ncontainment.backend = "none"\n', "2:1"),
     ("not UTF-8", b'profile = "strict"\nx = "\xff"\n', "2:6"),

@@ -48,6 +48,13 @@ def test_directory_inside_the_project_is_an_error(environ: dict[str, str], tmp_p
         Store("state", "a", environ, str(tmp_path))
 
 
+@pytest.mark.parametrize("home", [{}, {"HOME": ""}, {"HOME": "/nonexistent"}])
+def test_missing_home_directory_is_not_created(home: dict[str, str]) -> None:
+    with pytest.raises(PolicyError, match="set HOME or XDG_CACHE_HOME"):
+        Store("cache", "corral-test", home).create()
+    assert not Path("/nonexistent").exists()
+
+
 def test_long_linked_or_shared_file_is_an_error(store: Store) -> None:
     store.write("x", b"one")
     with pytest.raises(PolicyError):

@@ -15,7 +15,7 @@ from screen import Screen
 
 from corral import Sandbox
 from corral._lib.sha256 import sha256_hex
-from corral.apps.cli.terminal_prompt import AGENT_VARIABLES
+from corral.apps.cli.questions.terminal_prompt import AGENT_VARIABLES
 from corral.model.errors import PolicyError
 from corral.policy.loader import load
 from corral.policy.trust import distrust, is_trusted, trust, trusted_files

@@ -9,15 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bench import _all, _install, _turns, accuracy, leftovers, overhead
+from bench import _all, _install, _turns, accuracy, evals, git, leftovers, overhead
 from bench._field import Trying
 from bench._floor import Floor
+from bench._git_place import made_repository
 from bench._guards import Place
 from bench._peers import DEBIAN, PEERS, Missing, Peer
 from bench._place import make_project, workplace
 from bench._rows import Goal, Row, Section, at_least, at_most, row_from_dict, section_from_dict, shown, summary
 from bench._running import Running, canary
-from bench._turns import Options, in_turns, timing
+from bench._turns import Options, Timing, in_turns, timing
 
 pytestmark = pytest.mark.real
 
@@ -255,12 +256,31 @@ def test_every_guard_answers_every_case(folder: Path) -> None:
         assert {kind: sum(v for what, v in answers.items() if what.startswith(kind)) for kind in asked} == dict(asked)
 
 
+def test_git_goals_are_ratios_or_added_milliseconds() -> None:
+    times = Timing(25.0, 0.1, 20.0, 9), Timing(10.0, 0.1, 10.0, 9)
+    small, large = git._rows("git add", git.SMALL, *times), git._rows("git add", git.LARGE, *times)
+    assert [(row.way, row.met) for row in small] == [("corral", None), ("added by corral", True)]
+    assert [(row.way, row.met) for row in large] == [("corral", True), ("added by corral", None)]
+
+
+def test_repository_of_the_git_benchmark_is_clean(folder: Path) -> None:
+    project = made_repository(folder / "project", 3)
+    words = ["git", "-C", str(project)]
+    assert subprocess.run([*words, "ls-files"], capture_output=True, check=True).stdout == b"0/0\n0/1\n0/2\n"
+    assert subprocess.run([*words, "status", "--short"], capture_output=True, check=True).stdout == b""
+
+
 def test_leftover_processes_are_counted_and_ended(folder: Path) -> None:
     notes: list[str] = []
     project = make_project(folder / "project")
     rows = leftovers._measured("bare", project, lambda argv: leftovers._ended(project, None, argv), notes)
     assert (rows, notes) == ([Row("processes left: bare", 10, "processes")], [])
     assert leftovers._alive(project, "no such marker") == []
+
+
+def test_evals_benchmark_kills_and_resumes_a_run() -> None:
+    rows = {row.what: row.value for row in evals.measure(Options(rounds=1)).rows}
+    assert rows["tasks lost or repeated, killed half-way"] == 0
 
 
 def test_benchmark_over_its_time_limit_is_ended_with_children(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

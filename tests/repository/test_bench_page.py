@@ -23,6 +23,17 @@ from bench.accuracy import CASES, cases
 REPOSITORY = Path(__file__).parents[2]
 # Quotes from the pages with limits that corral sets itself. They are not measurements.
 SETTINGS = (
+    "can send 8 MiB",
+    "send at most 8 MiB",
+    "keeps 128 MiB",
+    "256 MiB for one object",
+    "2 GiB and 500,000 for all loose objects",
+    "4 GiB for a pack",
+    "more than 256 MiB",
+    "for 5 to 10 seconds",
+    "at most 256 MiB",
+    "more than 256 MiB",
+    "for 5 to 10 seconds",
     "reaches 16 MiB",
     "over 1 MiB",
     "over 8 MiB",
@@ -36,6 +47,10 @@ SETTINGS = (
     "at most 32 MiB",
     "up to 64 MiB",
     "or at 512 MB",
+    "0.15 seconds of CPU time",
+    "after 0.2 seconds",
+    "at most 128 kB",
+    "at most 256 kB",
     "refuses after 4 seconds",
     "refuses after 4 of 10 seconds",
 )

@@ -47,7 +47,7 @@ execute_tool run_command allow
 execute_tool run_command deny name-rm denied
 """,
     "mcp_client": """\
-['run_command', 'check_command', 'start_process', 'read_output', 'stop_process'…]
+['run_command', 'run_in_session', 'check_command', 'start_process', 'read_output', 'stop_process'…]
 0 apples
 True Run the command without it. …
 """,

@@ -25,11 +25,12 @@ def project(tmp_path: Path) -> Path:
 def test_library_programs_in_the_readme_run_contained(project: Path) -> None:
     programs = re.findall(r"```python\n(.*?)```", (PROJECT / "docs" / "library.md").read_text(), re.DOTALL)
     programs[0] += "print(result.enforcement, result.stdout_text, end='')\n"
-    run, batch, live = (
+    run, shell, batch, live = (
         subprocess.run([sys.executable, "-c", program], cwd=project, capture_output=True, text=True, check=True)
         for program in programs
     )
     assert run.stdout == "full src/main.py:1:print('The answer is', 6 * 7)\n"
+    assert shell.stdout.endswith("True\n0\n")
     assert batch.stdout.splitlines()[:1000] == [str(number) for number in range(1000)]
     assert sorted(batch.stdout.splitlines()[1000:]) == ["0 0", "1 0"]
     assert live.stdout.startswith("stdout notes.txt\n")

@@ -1,5 +1,6 @@
 """Tests that the site builds without warnings or broken links, and that no page loads anything from another host."""
 
+import json
 import os
 import re
 import subprocess
@@ -56,13 +57,27 @@ def test_every_rule_has_a_page(site: Path) -> None:
     from corral.guard.rules.loader import effects, group_names
 
     wanted = {f"{data['axis']}-{key}" for key, data in effects().items()} | {f"name-{key}" for key in group_names()}
-    assert wanted == {path.stem for path in (site / "rules").glob("*.html")}
+    assert wanted | {"protected-files"} == {path.stem for path in (site / "rules").glob("*.html")}
 
 
 def test_site_has_inline_diagrams_and_the_pages_of_the_root(site: Path) -> None:
     assert "<svg" in (site / "how-it-works.html").read_text().partition('class="diagram"')[2][:200]
     assert "What each layer stops" in (site / "SECURITY.html").read_text()
     assert "not run:" not in (site / "install.html").read_text()
+
+
+@pytest.mark.parametrize("words", ["git push", "git pull", "dev server", "pip install", "npm install", "pull request", "database", "docker", "uv", "poetry",
+                                   "conda", "monorepos", "worktrees", "CI"])  # fmt: skip
+def test_search_finds_the_recipe(words: str, site: Path) -> None:
+    # The search ranks a section whose title has the words above every text that has them, and pages of rules below other pages.
+    found = [
+        entry["location"]
+        for entry in json.loads((site / "search" / "search_index.json").read_text())["docs"]
+        if entry.get("boost", 1) >= 1
+        and set(words.lower().split()) <= set(re.findall(r"[a-z]+", entry["title"].lower()))
+    ]
+    assert any(location.startswith("living-with-it.html#") for location in found), found
+    assert len(found) <= 3, found
 
 
 def test_every_page_has_its_text_and_is_listed(site: Path) -> None:

@@ -1,6 +1,7 @@
 """Handle: wait, stream output, write input, send signals, kill."""
 
 import gc
+import json
 import os
 import signal
 import struct
@@ -10,6 +11,7 @@ import warnings
 from _socket import AF_UNIX, MSG_DONTWAIT, SO_RCVTIMEO, SOCK_SEQPACKET, SOL_SOCKET, socketpair
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -236,6 +238,9 @@ class _FakePool:
     def acquire(self) -> WardenClient:
         return self.warden
 
+    def settle(self) -> None:
+        """Nothing else runs."""
+
     def dispatch(self, warden: WardenClient, message: bytes, descriptors: list[int]) -> WardenClient:
         return warden
 
@@ -282,6 +287,81 @@ def test_malformed_message_gives_warden_lost(forged: tuple[_FakePool, Handle], m
     assert (result.exit_code, result.signal, result.killed) == (137, 9, 7)
     assert [violation.kind for violation in result.violations] == ["warden-lost"]
     assert (pool.released, pool.process.wait()) == ([], -9)
+
+
+@pytest.mark.parametrize("kind", [protocol.EXITED, protocol.OUTPUT, 0], ids=["exited", "output", "another nonce"])
+def test_warden_that_floods_and_reads_nothing_is_killed(forged: tuple[_FakePool, Handle], kind: int) -> None:
+    pool, started = forged
+    nonce = started._driver._sent.nonce if kind else b"f" * protocol.NONCE_BYTES
+    message = (
+        protocol.CONTROL.pack(kind, nonce, 0)
+        if kind == protocol.OUTPUT
+        else outcome(nonce, kind=kind or protocol.EXITED)
+    )
+    is_over = threading.Event()
+
+    def flood() -> None:
+        # The handle closes its end at last.
+        with suppress(OSError):
+            while not is_over.is_set():
+                pool.theirs.send(message)
+
+    thread = threading.Thread(target=flood)
+    thread.start()
+    result = started.wait()
+    is_over.set()
+    thread.join()
+    assert [violation.kind for violation in result.violations] == ["warden-lost"]
+    assert pool.released == []
+
+
+def test_message_to_a_warden_that_reads_nothing_does_not_block(forged: tuple[_FakePool, Handle]) -> None:
+    pool, started = forged
+    # More than the socket holds.
+    for _ in range(5000):
+        started.signal(signal.SIGUSR1)
+    pool.theirs.send(outcome(started._driver._sent.nonce, 3 << 8))
+    assert started.wait().exit_code == 3
+
+
+def test_deadline_holds_while_a_lost_warden_prints_for_ever(box: Sandbox) -> None:
+    pool = _FakePool()
+    launch = Launch("/bin/true", ("true",), "/", {}, None, 0.1)
+    started = dispatch.start(pool, RunContext(box.config), launch, RunOptions(Call(("true",))), Verdict())  # type: ignore[arg-type]
+    pipes = [os.pipe(), os.pipe()]
+    hand_over(pool, started._driver._sent.nonce, [ours for ours, _ in pipes])
+    with subprocess.Popen(["yes"], stdout=pipes[0][1]) as writer:
+        protocol.close_all([end for pipe in pipes for end in pipe])
+        try:
+            result = started.wait()
+            assert (result.timed_out, pool.released) == (True, [])
+        finally:
+            writer.kill()
+            pool.process.kill()
+            pool.process.wait()
+            pool.theirs.close()
+            pool.warden.close()
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0, 1e300])
+@pytest.mark.parametrize("field", ["user", "system"])
+def test_impossible_processor_time_gives_warden_lost(
+    forged: tuple[_FakePool, Handle], field: str, seconds: float
+) -> None:
+    pool, started = forged
+    times = (seconds, 0.0) if field == "user" else (0.0, seconds)
+    nonce = started._driver._sent.nonce
+    pool.theirs.send(protocol.OUTCOME.pack(protocol.ENDED, nonce, 0, 0, 0, 0, *times, 0, 0, 0, 0, 0))
+    result = started.wait()
+    assert [violation.kind for violation in result.violations] == ["warden-lost"]
+    assert json.loads(json.dumps(result.to_dict(), allow_nan=False))
+
+
+@pytest.mark.parametrize("status", [-1, -256, 0x10000, 1 << 30])
+def test_impossible_wait_status_gives_warden_lost(forged: tuple[_FakePool, Handle], status: int) -> None:
+    pool, started = forged
+    pool.theirs.send(outcome(started._driver._sent.nonce, status))
+    assert [violation.kind for violation in started.wait().violations] == ["warden-lost"]
 
 
 def printed(nonce: bytes, out: int, err: int, data: bytes) -> bytes:

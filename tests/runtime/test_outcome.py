@@ -106,6 +106,7 @@ def test_sigxfsz_is_a_violation_only_with_a_file_size_limit(
         (protocol.PROCESS_LIMIT_REACHED, Limits(processes=9), hit("process-limit", "processes", "9", inferred=True)),
         (protocol.TOO_MUCH_WRITTEN, Limits(disk_bytes=9), hit("disk-limit", "disk_bytes", "9")),
         (protocol.DISK_NEARLY_FULL, Limits(free_disk_bytes=9), hit("disk-full", "free_disk_bytes", "9")),
+        (protocol.INODES_NEARLY_USED_UP, Limits(free_inodes=9), hit("disk-full", "free_inodes", "9")),
     ],
 )  # fmt: skip
 def test_exceeded_limit_is_named_with_its_value(flag: int, limits: Limits, violation: Violation) -> None:

@@ -24,6 +24,7 @@ from observe import (
 )
 
 from corral import Containment, ContainmentError, Sandbox, SandboxResult
+from corral.containment import protocol
 from corral.containment.plan import Plan
 from corral.runtime import driver, pool, processes
 
@@ -270,7 +271,8 @@ box.close()
 
 
 def test_killed_keeper_is_replaced(open_box: Sandbox) -> None:
-    open_box.run(["true"])
+    for _ in range(3):  # from the third command on, the sandbox watches for new credentials
+        open_box.run(["true"])
     (keeper,) = children(os.getpid())
     (warden,) = wardens_of(keeper)
     before = descriptors()
@@ -376,6 +378,54 @@ def test_dropped_sandbox_ends_its_keeper(open_sandbox: Callable[..., Sandbox]) -
     assert (children(os.getpid()), descriptors()) == ([], before)
 
 
+def test_new_keeper_with_fewer_layers_runs_nothing(open_sandbox: Callable[..., Sandbox], project: Path) -> None:
+    box = open_sandbox(profile="workspace")
+    assert box.run(["true"]).enforcement == "full"
+    pooled = box._state.pool
+    whole = pooled._plan
+    # The keeper dies, and the next one contains nothing.
+    pooled._plan = lambda: Plan().pack()
+    for is_canary in (False, True):
+        if is_canary:
+            # Without the check the command runs uncontained.
+            pooled._status = ("none", "none", ())
+        assert pooled._keeper is not None
+        os.kill(pooled._keeper.pid, signal.SIGKILL)
+        eventually(lambda: all(warden.poller.poll(0) for warden in pooled._known()))
+        if is_canary:
+            assert box.run(["touch", "ran"]).enforcement == "none"
+            continue
+        with pytest.raises(ContainmentError, match="changed while the sandbox was open"):
+            box.run(["touch", "ran"])
+        # The next call is checked against the policy again.
+        with pytest.raises(ContainmentError, match="needs the kernel to contain"):
+            box.run(["touch", "ran"])
+        assert not (project / "ran").exists()
+        pooled._plan = whole
+        assert box.run(["true"]).enforcement == "full"
+        pooled._plan = lambda: Plan().pack()
+    assert (project / "ran").exists()
+
+
+@pytest.mark.parametrize("sent", ["one", "three", "no socket", "another kind"])
+def test_keeper_that_answers_wrongly_is_replaced(sent: str) -> None:
+    before = descriptors()
+    hostile = processes.KeeperClient()
+    made = pool.Pool(lambda: Plan().pack())
+    made._keeper = hostile
+    theirs = [os.open("/dev/null", os.O_RDONLY) for _ in range(3)]
+    count = {"one": 1, "three": 3, "no socket": 2, "another kind": 2}[sent]
+    kind = protocol.SWEEP if sent == "another kind" else protocol.NEW
+    # The answer waits in the socket before the question comes.
+    protocol.send(hostile.theirs, protocol.COUNT.pack(kind, 1), theirs[:count])
+    warden = made.acquire()
+    assert (warden.backend, made._keeper is hostile) == ("none", False)
+    warden.close()
+    made.close()
+    protocol.close_all(theirs)
+    assert descriptors() == before
+
+
 def test_keeper_start_failure_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     before = descriptors()
     made = pool.Pool(lambda: Plan().pack())
@@ -408,13 +458,12 @@ for _ in range(3):
     try:
         box.run(["sleep", "0.1"], on_output=print)
     except ContainmentError as error:
-        print(str(error).rpartition("[")[2])
+        print("Too many open files. Here this process may open no more than" in str(error))
 resource.setrlimit(resource.RLIMIT_NOFILE, (free + 100, hard))
 assert box.run(["sleep", "0.1"]).ok
 box.close()
 """
-    line = "Errno 24] Too many open files\n"
-    assert output_of(project, code) == (0, line * 3, "")
+    assert output_of(project, code) == (0, "True\n" * 3, "")
 
 
 def test_keeper_is_kept_while_runs_come(open_box: Sandbox) -> None:
@@ -476,6 +525,9 @@ class Late(Exception): pass
 def late(*_): raise Late
 signal.signal(signal.SIGALRM, late)
 def known(): return sorted(os.readlink(f"/proc/self/fd/{n}") for n in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{n}"))
+for _ in range(4):
+    with Sandbox(SandboxConfig(sys.argv[1])) as warm: warm.run(["true"])  # a process keeps its watches of credentials
+del warm
 before = len(known())
 interrupted = 0
 for turn in range(40):

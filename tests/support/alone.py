@@ -28,10 +28,10 @@ def _place() -> tempfile.TemporaryDirectory[str]:
 def lib() -> Path:
     """Return the directory with the package and its dependencies."""
     place = Path(os.path.realpath(_place().name)) / "lib"
-    skip = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(Path(corral.__file__).parent, place / "corral", ignore=skip)
+    # With the compiled files, which stay valid.
+    shutil.copytree(Path(corral.__file__).parent, place / "corral")
     for name in DEPENDENCIES:
-        shutil.copytree(Path(sysconfig.get_paths()["platlib"]) / name, place / name, ignore=skip)
+        shutil.copytree(Path(sysconfig.get_paths()["platlib"]) / name, place / name)
     for path in (place, *place.rglob("*")):
         path.chmod(path.stat().st_mode & ~0o022 | 0o444)
     place.parent.chmod(0o755)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from attempt import must_hold
+from git_world import make_template
 from observe import unique_seconds
 
 from corral import Containment, Sandbox
@@ -28,6 +29,14 @@ def held(open_sandbox: Callable[..., Sandbox]) -> Sandbox:
 def loose(open_sandbox: Callable[..., Sandbox]) -> Sandbox:
     """A sandbox without containment whose guard allows everything."""
     return open_sandbox(containment=Containment(backend="none"))
+
+
+@pytest.fixture(scope="session")
+def git_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directories that tests of git start from; see `git_world`."""
+    folder = tmp_path_factory.mktemp("template")
+    make_template(folder)
+    return folder
 
 
 @pytest.fixture
@@ -107,3 +116,23 @@ def giver(outside: Path) -> Iterator[dict[str, Any]]:
         thread.join()
         server.close()
     os.close(directory)
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """The port of a server that answers every connection with `reached`."""
+    with socket.create_server(("127.0.0.1", 0), backlog=256) as server:
+        threading.Thread(target=_answer, args=(server,), daemon=True).start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+
+
+def _answer(server: socket.socket) -> None:
+    while True:
+        try:
+            client, _ = server.accept()
+        except OSError:
+            return
+        with client:
+            client.recv(4096)
+            client.sendall(b"HTTP/1.0 200 OK\r\nContent-Length: 7\r\n\r\nreached")

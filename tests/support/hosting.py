@@ -85,7 +85,9 @@ class Owner:
             text = text.replace(f" {shlex.quote(f'--path={folder}')}", "")
         for real, word in words.items():
             text = text.replace(shlex.quote(real), word).replace(real, word)
-        text = re.sub(r"pending/[0-9a-f]{16}\.sh", "pending/FILE.sh", text)
+        text = re.sub(r"corral allow [0-9a-f]{4,32}\b", "corral allow ID", text)
+        text = re.sub(r"\bgo [0-9a-f]{4,32}\b", "go ID", text)
+        text = re.sub(r"pending/[0-9a-f]{4,32}\.sh", "pending/ID.sh", text)
         return re.sub(r"\b[0-9a-f]{32}\b", "ID", text)
 
 

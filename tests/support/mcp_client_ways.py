@@ -11,11 +11,15 @@ from typing import Any
 
 import anyio
 import httpx2
+import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
 PROGRAM = [sys.executable, "-m", "corral", "mcp"]
 WAYS = [(transport, mode) for transport in ("stdio", "http") for mode in ("auto", "legacy")]
+# Each transport and each generation occurs once in the first two; `make test-real` adds the others.
+SAMPLED_WAYS = [WAYS[0], WAYS[3], *(pytest.param(way, marks=pytest.mark.real) for way in WAYS[1:3])]
+SAMPLED_IDS = ["-".join(WAYS[number]) for number in (0, 3, 1, 2)]
 VERSIONS = {"auto": "2026-07-28", "legacy": "2025-11-25"}
 TOKEN = re.compile(r"Bearer (\S+)")
 URL = re.compile(r"http://\S+")

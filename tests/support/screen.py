@@ -5,13 +5,14 @@ import os
 import select
 import signal
 import struct
+import sys
 import termios
 import time
 from pathlib import Path
 
 from observe import DEADLINE_SECONDS
 
-from corral.apps.cli.terminal_prompt import AGENT_VARIABLES
+from corral.apps.cli.questions.terminal_prompt import AGENT_VARIABLES
 
 
 class Screen:
@@ -79,3 +80,34 @@ class Screen:
             os.waitpid(self.pid, 0)
         os.close(self.outer)
         os.close(self.inner)
+
+
+# The first process keeps the terminal's session; the program is the child of a child that has ended.
+_ORPHAN = """if True:
+    import os, signal, sys, time
+    if os.fork():
+        signal.signal(signal.SIGINT, lambda *_: None)
+        while True:
+            signal.pause()
+    between = os.getpid()
+    if os.fork():
+        os._exit(0)
+    while os.getppid() == between:
+        time.sleep(0.001)
+    os.execvp(sys.argv[1], sys.argv[1:])
+"""
+
+
+class OrphanScreen(Screen):
+    """A pseudo-terminal whose program has no parent among the developer's processes, one of which may be a coding agent."""
+
+    def __init__(self, command: list[str], cwd: Path, columns: int = 80, environ: dict[str, str] | None = None) -> None:
+        shell = ["sh", "-c", 'trap : INT; "$@"; echo "[exit $?]"', "sh"]
+        super().__init__([sys.executable, "-c", _ORPHAN, *shell, *command], cwd, columns=columns, environ=environ)
+
+    def status(self) -> int:
+        """Wait for the end of the program, and return its exit code."""
+        before = self.until(b"[exit ")
+        code = int(self.until(b"]")[:-1])
+        self.seen = before + self.seen
+        return code

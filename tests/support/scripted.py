@@ -1,21 +1,33 @@
 """A fake model that follows a script, in the four protocols that hosts use, and a driver that runs a host against it.
 
-As a program it runs in a network namespace that has only loopback: `unshare --net python scripted.py < plan.json`.
-The plan names the host's command and environment, with {url} for the model's address and {port} for its port, and the tool calls of the script.
+As a program it runs in a network namespace that has only loopback: `unshare --net python scripted.py PLAN REPORT`, two files.
+The plan names the host's command and environment, with {url} for the model's address and {port} for its port, the tool calls of the script,
+and servers that run beside the model. The report has the results of the calls; it is written again after each of them.
 """
 
 import fcntl
 import json
+import os
 import socket
 import struct
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 SIOCSIFFLAGS, IFF_UP_RUNNING = 0x8914, 0x41
 DONE = "The script is at its end."
+WAIT_SECONDS = 120  # for a file that the test makes, or a server that starts
+
+
+def until(is_true: Callable[[], object]) -> None:
+    """Wait until something is true, but not for ever."""
+    give_up_at = time.monotonic() + WAIT_SECONDS
+    while not is_true() and time.monotonic() < give_up_at:
+        time.sleep(0.01)
 
 
 class Model(ThreadingHTTPServer):
@@ -23,9 +35,10 @@ class Model(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, calls: list[dict[str, Any]]) -> None:
+    def __init__(self, calls: list[dict[str, Any]], report: str) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.calls = calls
+        self.report = report
         self.results: list[str] = []
         self.requests: list[str] = []
         self.lock = threading.Lock()
@@ -35,9 +48,19 @@ class Model(ThreadingHTTPServer):
         with self.lock:
             if len(results) > len(self.results):
                 self.results = results
+                self.write_report()
             if not tools or len(results) >= len(self.calls):
                 return None
-            return self.calls[len(results)]
+            call = self.calls[len(results)]
+        if "after" in call:
+            until(lambda: os.path.exists(call["after"]))
+        return call
+
+    def write_report(self, **more: object) -> None:
+        """Replace the report, so that a reader never sees a part of it."""
+        with open(f"{self.report}.new", "w", encoding="utf-8") as written:
+            json.dump({**more, "results": self.results, "requests": self.requests}, written)
+        os.replace(f"{self.report}.new", self.report)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -229,10 +252,26 @@ def raise_loopback() -> None:
         fcntl.ioctl(probe, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", IFF_UP_RUNNING))
 
 
+def answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def run_host(words: list[str], env: dict[str, str], plan: dict[str, Any]) -> tuple[int, bytes, bytes]:
+    """Run the host, captured or on this program's own terminal. Return its exit code and output."""
+    streams: dict[str, Any] = {} if plan["on_terminal"] else {"stdin": subprocess.DEVNULL, "capture_output": True}
+    try:
+        done = subprocess.run(words, check=False, cwd=plan["cwd"], env=env, timeout=plan["seconds"], **streams)
+    except subprocess.TimeoutExpired as late:
+        return -1, late.stdout or b"", late.stderr or b""
+    return done.returncode, done.stdout or b"", done.stderr or b""
+
+
 def main() -> None:
-    plan = json.load(sys.stdin)
+    with open(sys.argv[1], encoding="utf-8") as file:
+        plan = json.load(file)
     raise_loopback()
-    model = Model(plan["calls"])
+    model = Model(plan["calls"], sys.argv[2])
     threading.Thread(target=model.serve_forever, daemon=True).start()
     port = str(model.server_address[1])
     url = f"http://127.0.0.1:{port}"
@@ -240,26 +279,20 @@ def main() -> None:
     def placed(text: str) -> str:
         return text.replace("{url}", url).replace("{port}", port)
 
-    for file, text in plan.get("files", {}).items():
-        with open(file, "w", encoding="utf-8") as written:
+    for name, text in plan["files"].items():
+        with open(name, "w", encoding="utf-8") as written:
             written.write(placed(text))
     environment = {name: placed(value) for name, value in plan["env"].items()}
-    words = [placed(word) for word in plan["command"]]
+    servers = [subprocess.Popen(words, stderr=subprocess.DEVNULL) for words, _ in plan["servers"]]
     try:
-        done = subprocess.run(
-            words,
-            check=False,
-            cwd=plan["cwd"],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=plan["seconds"],
-        )
-        status, out, err = done.returncode, done.stdout, done.stderr
-    except subprocess.TimeoutExpired as late:
-        status, out, err = -1, late.stdout or b"", late.stderr or b""
-    said = {"status": status, "stdout": out.decode("utf-8", "replace"), "stderr": err.decode("utf-8", "replace")}
-    json.dump({**said, "results": model.results, "requests": model.requests}, sys.stdout)
+        for _, at in plan["servers"]:
+            until(lambda at=at: answers(at))  # type: ignore[misc]
+        status, out, err = run_host([placed(word) for word in plan["command"]], environment, plan)
+    finally:
+        for server in servers:
+            server.terminate()
+            server.wait()
+    model.write_report(status=status, stdout=out.decode("utf-8", "replace"), stderr=err.decode("utf-8", "replace"))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from worlds import World, owner
 
+import golden
+from corral._lib.terminal import Terminal
+from corral.apps.cli.transactions import change_line
 from corral.transactions import changes, diff, scan
 from corral.transactions.diff import quoted
 from corral.transactions.scan import same_bytes
@@ -114,6 +117,9 @@ def test_diff_is_bounded_in_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ("\x1b[31m", '"\\033[31m"'),
         ('"', '"\\""'),
         ("\udcff", '"\\377"'),
+        ("a\u202eb", '"a\\342\\200\\256b"'),
+        ("a\u3164b", '"a\\343\\205\\244b"'),
+        ("a\U000e0101b", '"a\\363\\240\\204\\201b"'),
     ],
 )
 def test_names_are_quoted_as_git_does(path: str, text: str) -> None:
@@ -157,3 +163,89 @@ def test_search_for_renames_is_bounded_in_bytes(tmp_path: Path, monkeypatch: pyt
         (layer / f"{number}").hardlink_to(layer / "0")
     assert len(world.changes()) == 101
     assert compared == [1000] * 10
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "lines"),
+    [
+        (b"caf\xe9\n", b"caf\xe8\n", ["-caf\\xe9", "+caf\\xe8"]),
+        (b"x = 1\n", b"x = 1\xff\n", ["-x = 1", "+x = 1\\xff"]),
+        (b"x\xc3\n", b"x\xc3\xa9\n", ["-x\\xc3", "+x\u00e9"]),
+        (b"x\xef\xbf\xbd\n", b"x\xff\n", ["-x\ufffd", "+x\\xff"]),
+        (b"if a:\n", "if a\u202e:\n".encode(), ["-if a:", "+if a\\u202e:"]),
+        (b"a b\n", "a\u00a0b\n".encode(), ["-a b", "+a\\u00a0b"]),
+        (b"ab\n", "a\u200bb\n".encode(), ["-ab", "+a\\u200bb"]),
+        (b"ab\n", "a\u3164b\n".encode(), ["-ab", "+a\\u3164b"]),
+        (b"ab\n", "a\u2028b\n".encode(), ["-ab", "+a\\u2028b"]),
+        (b"ab\n", "a\U000e0041b\n".encode(), ["-ab", "+a\\U000e0041b"]),
+        (b"ab\n", "a\U000e0101b\n".encode(), ["-ab", "+a\\U000e0101b"]),
+        (b"a\n", b"a\x1b[2K\x1b[1Ab\n", ["-a", "+a\\x1b[2K\\x1b[1Ab"]),
+        (b"a\n", b"evil\rnice\n", ["-a", "+evil\\rnice"]),
+        (b"a\n", b"a\x08b\n", ["-a", "+a\\x08b"]),
+    ],
+)
+def test_nothing_invisible_is_in_a_hunk(old: bytes, new: bytes, lines: list[str], tmp_path: Path) -> None:
+    filler = b"some ordinary lines of text\n" * 5
+    world = World(tmp_path, owner(tmp_path))
+    (world.root / "file").write_bytes(old + filler)
+    (world.begin() / "file").write_bytes(new + filler)
+    shown = world.diff().split("\n")
+    assert shown[1] == diff._ESCAPED_NOTE
+    assert shown[4:7] == ["@@ -1,4 +1,4 @@", *lines]
+    world.diff().encode()  # no surrogate is left
+
+
+@pytest.mark.parametrize("text", ["a\tb\n", "a\r\n", "a\fb\n", "Gr\u00fc\u00dfe \U0001f980\n", "\u26a0\ufe0f\n"])
+def test_ordinary_text_is_not_escaped(text: str, tmp_path: Path) -> None:
+    world = World(tmp_path, owner(tmp_path))
+    (world.begin() / "new").write_bytes(text.encode())
+    assert world.diff().endswith(f"+++ b/new\n@@ -0,0 +1 @@\n+{text}")
+
+
+def test_change_of_type_is_a_deletion_and_an_addition(tmp_path: Path) -> None:
+    world = World(tmp_path, owner(tmp_path))
+    for name in ("file", "to-folder"):
+        (world.root / name).write_text("text\n")
+    (world.root / "file").chmod(0o777)  # as the mode of a link
+    (world.root / "link").symlink_to("file")
+    (world.root / "folder").mkdir()
+    (world.root / "folder" / "a").touch()
+    layer = world.begin()
+    (layer / "file").unlink()
+    (layer / "file").symlink_to("/etc/passwd")
+    (layer / "link").unlink()
+    (layer / "link").write_text("text\n")
+    (layer / "link").chmod(0o777)
+    (layer / "to-folder").unlink()
+    (layer / "to-folder").mkdir()
+    (layer / "folder" / "a").unlink()
+    (layer / "folder").rmdir()
+    (layer / "folder").write_text("text\n")
+    golden.check("transactions", "diff of changes of type", world.diff())
+    with world.look() as look:
+        lines = [change_line(change, Terminal(80, color=False, unicode=False)) for change in look.changes()]
+    golden.check("transactions", "list of changes of type", "\n".join(lines))
+
+
+def test_list_of_changes_names_modes_and_targets(tmp_path: Path) -> None:
+    world = World(tmp_path, owner(tmp_path))
+    world.fill()
+    layer = world.begin()
+    (layer / "changed").write_text("other\n")
+    (layer / "changed").chmod(0o755)
+    (layer / "dressed").chmod(0o4755)
+    (layer / "run").write_text("#!/bin/sh\n")
+    (layer / "run").chmod(0o755)
+    (layer / "link").unlink()
+    (layer / "link").symlink_to("/etc/\u202epasswd")
+    with world.look() as look:
+        lines = [change_line(change, Terminal(80, color=False, unicode=False)) for change in look.changes()]
+    golden.check("transactions", "list of changes with modes and links", "\n".join(lines))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root changes owners")
+def test_changed_owner_is_shown(tmp_path: Path) -> None:
+    world = World(tmp_path, owner(tmp_path))
+    (world.root / "file").write_text("text\n")
+    os.chown(world.begin() / "file", 1, 1)
+    assert world.diff() == "diff --git a/file b/file\n# its owner or group changed\n"

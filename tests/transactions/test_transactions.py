@@ -103,7 +103,6 @@ def test_transactions_do_not_see_each_other(held: Sandbox, project: Path) -> Non
 
 PROTECTED = {
     "a hook": "echo x >.git/hooks/pre-commit",
-    "the configuration": "echo x >>.git/config",
     "the repository renamed away": "mv .git aside && mkdir -p .git/hooks && echo x >.git/hooks/pre-commit",
     "the hooks renamed away": "mv .git/hooks .git/aside && mkdir .git/hooks",
     "the mount undone": "umount .git/hooks && echo x >.git/hooks/pre-commit",
@@ -502,15 +501,22 @@ def test_moving_an_existing_directory_copies_it(held: Sandbox, project: Path) ->
     assert not (project / "deep").exists()
 
 
-def test_repository_of_a_worktree_is_read_only(open_sandbox: Callable[..., Sandbox], tmp_path: Path) -> None:
+def test_commits_in_a_linked_worktree_are_applied(open_sandbox: Callable[..., Sandbox], tmp_path: Path) -> None:
     main, tree_ = tmp_path / "main", tmp_path / "tree"
     main.mkdir()
     repository(main)
     subprocess.run(["git", "-C", str(main), "worktree", "add", "-q", str(tree_)], check=True)
     with open_sandbox(project_root=str(tree_)).transaction() as tx:
         assert tx.run(["git", "status", "--short"]).ok
-        assert tx.run([*GIT, "commit", "-qm", "two", "--allow-empty"]).exit_code != 0
+        assert tx.run([*GIT, "commit", "-qm", "two", "--allow-empty"]).ok
         assert tx.run(["rm", "file"]).ok
+        assert log(main, "tree") == ["one"]
         assert tx.apply().ok
+    assert (log(main, "tree"), log(main, "HEAD")) == (["two", "one"], ["one"])
     assert not (tree_ / "file").exists()
     assert (main / "file").exists()
+
+
+def log(folder: Path, ref: str) -> list[str]:
+    words = ["git", "-C", str(folder), "log", "--format=%s", ref]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()

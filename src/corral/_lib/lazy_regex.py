@@ -35,3 +35,27 @@ def pattern(text: AnyStr) -> Pattern[AnyStr]:
     """Return a regular expression."""
     made: Any = _Pattern(text)
     return made  # type: ignore[no-any-return]  # it has the methods of a pattern that corral uses
+
+
+class Following:
+    """Finds a pattern with another one behind it in the same part of a text, in time that grows with the text only.
+
+    One regular expression for both would search the rest of the part behind every match of the first: for seconds in `a[a[a[…`.
+    """
+
+    __slots__ = ("_boundary", "_first", "_second")
+
+    def __init__(self, first: str, second: str, boundary: str) -> None:
+        self._first = pattern(first)
+        self._second = pattern(second)
+        self._boundary = boundary  # the text between two parts
+
+    def search(self, text: str) -> bool:
+        """Say whether a part of the text contains both."""
+        if self._second.search(text) is None:
+            return False
+        for part in text.split(self._boundary):
+            found = self._first.search(part)
+            if found is not None and self._second.search(part, found.end()) is not None:
+                return True
+        return False

@@ -1,4 +1,4 @@
-"""Resolves a path and lists every symbolic link in it."""
+"""Resolves a path and lists every symbolic link in it, and finds the paths that a pattern names."""
 
 from __future__ import annotations
 
@@ -26,3 +26,14 @@ def resolve_links(path: str) -> tuple[list[str], str]:
         at = "" if text.startswith("/") else at
         pending += [part for part in reversed(text.split("/")) if part not in ("", ".")]
     return links, at or "/"
+
+
+def matching_paths(pattern: str) -> list[str]:
+    """Return the existing paths that a pattern names. A pattern is a path, or the start of one followed by `*`."""
+    if not pattern.endswith("*"):
+        return [pattern] if os.path.lexists(pattern) else []
+    above, _, head = pattern[:-1].rpartition("/")
+    try:
+        return [f"{above}/{name}" for name in os.listdir(above) if name.startswith(head)]
+    except OSError:
+        return []

@@ -33,8 +33,12 @@ SIGNS = {
     "dot": ("·", "-"),
 }
 BRANCHES = {"tee": ("├─ ", "|- "), "end": ("└─ ", "`- "), "bar": ("│  ", "|  ")}
-# Not control characters, but they reorder or hide other text on the line.
-DECEIVING = frozenset("\u00ad\u061c\u115f\u1160\u180e\u2028\u2029\u3164\ufeff\uffa0")
+# Not control characters, but they reorder or hide other text on the line, or cannot be seen. U+FE0F follows many emoji, and is not one of them.
+DECEIVING = frozenset(
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180e\u180f\u2028\u2029\u2800\u3164\ufeff\uffa0"
+    "\ufe00\ufe01\ufe02\ufe03\ufe04\ufe05\ufe06\ufe07\ufe08\ufe09\ufe0a\ufe0b\ufe0c\ufe0d\ufe0e"
+)
+_LATE_SELECTORS = range(0xE0100, 0xE01F0)  # invisible, and can carry any data
 
 # Cancels an unfinished sequence, then restores the main screen, its scroll region, the character set, the cursor and the colours.
 _RESET = (
@@ -102,7 +106,7 @@ def glyph(char: str) -> str:
         return "\\r"
     if 0xDC80 <= code <= 0xDCFF:  # a byte that is not UTF-8, decoded with surrogateescape
         return f"\\x{code - 0xDC00:02x}"
-    if char.isprintable() and char not in DECEIVING:
+    if char.isprintable() and char not in DECEIVING and code not in _LATE_SELECTORS:
         return char
     return f"\\x{code:02x}" if code < 0x80 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from corral.audit.ledger import Link
     from corral.model.call import Call, Connection, Decision, Finding, Verdict, Violation
+    from corral.model.grant import Grant
     from corral.model.result import SandboxResult
     from corral.policy.config import SandboxConfig
 
@@ -98,6 +99,8 @@ class Log:
             "violations": [self._violation(v) for v in result.violations[:MAX_ITEMS]],
             "usage": {name: getattr(result.usage, name) for name in result.usage._fields},
         }
+        if result.grants:
+            told["grants"] = [self._violation(grant) for grant in result.grants[:MAX_ITEMS]]
         if result.connections:
             told["connections"] = [self._violation(c) for c in result.connections[:MAX_CONNECTIONS]]
         fields["result"] = told
@@ -217,7 +220,7 @@ class Log:
             {"rule": f.rule, "decision": str(f.decision), "reason": self._text(f.reason)} for f in findings[:MAX_ITEMS]
         ]
 
-    def _violation(self, violation: Violation | Connection) -> dict[str, object]:
+    def _violation(self, violation: Violation | Connection | Grant) -> dict[str, object]:
         given = {name: getattr(violation, name) for name in violation._fields if name != "instead"}
         return {name: self._plain(value) for name, value in given.items() if value}
 

@@ -6,6 +6,7 @@ from corral._lib.terminal import clip, columns, pad, printable
 from corral.audit.query import command_of
 from corral.model.call import Call, Decision
 from corral.model.call_excerpt import one_line
+from corral.model.grant import GIVER_TEXTS
 from corral.model.render_result import decision_label, labelled
 
 TYPE_CHECKING = False
@@ -142,6 +143,7 @@ def _facts(entry: Entry) -> list[tuple[str, str]]:
         facts.append(("ended", "refused: nothing ran"))
     elif result:
         facts += [("ended", _ending(result)), ("held", _held(result)), ("used", _used(result))]
+    facts += [("opened", _opened(grant)) for grant in result.get("grants", ())]
     for violation in result.get("violations", ()):
         facts.append(
             ("stopped", ": ".join(str(violation[k]) for k in ("kind", "target", "detail") if violation.get(k)))
@@ -154,6 +156,13 @@ def _facts(entry: Entry) -> list[tuple[str, str]]:
         facts += [(name, f"{each.get('path')}: {each.get('why')}") for each in entry.get(name, ())]
     facts.append(("line", f"{entry.get('seq')}, hash {entry.get('hash')}"))
     return [(label, text) for label, text in facts if text]
+
+
+def _opened(grant: Entry) -> str:
+    """Return an opening that a call had, where corral found it, and who allowed it."""
+    source = f" ({grant['source']})" if grant.get("source") else ""
+    by = f", {giver}" if (giver := GIVER_TEXTS.get(str(grant.get("by", "")))) else ""
+    return f"{grant.get('kind')} {grant.get('target')}{source}{by}"
 
 
 def _moved(change: Entry) -> str:

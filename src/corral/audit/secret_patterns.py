@@ -42,8 +42,12 @@ SHAPES: tuple[tuple[str, tuple[str, ...], str, int, str], ...] = (
     ("tailscale", ("tskey-",), _WIDE, 15, _DIGITS),
 )  # fmt: skip
 # Parts of names of secrets. Without one of these there is no named secret.
-STEMS = ("pass", "pwd", "secret", "token", "credential", "key", "auth", "cookie", "_pat")
-_SIGNS = (*STEMS, "bearer", "://", "webhooks", "-----", "-p", "-a", "-w", "-u")
+STEMS = ("pass", "pwd", "secret", "token", "credential", "key", "auth", "cookie", "_pat", "jwt", "psk")
+_SIGNS = (
+    *STEMS, "bearer", "://", "webhooks", "-----", "-p", "-a", "-w", "-u", "login", "sudo", "unlock", "kinit", "cryptsetup", "| su", "|su", "ssm", "signin",
+    "sig=", "signature=", "code=", "hmac=", "sid=", "session=",
+)  # fmt: skip
+SHELL_QUOTES = {ord(char): None for char in "'\"\\"}  # a table for str.translate
 _NOT_VARIABLES = ("_SOCK", "_FILE", "_PATH", "_DIR", "_ASKPASS")
 _VARIABLES = (
     "TOKEN", "SECRET", "PASSW", "PASSPHRASE", "CREDENTIAL", "API_KEY", "APIKEY", "ACCESS_KEY", "PRIVATE_KEY", "_PAT", "DATABASE_URL", "_AUTH", "_PWD", "_DSN",
@@ -66,6 +70,9 @@ def may_hold_secret(text: str, secrets: Iterable[tuple[str, str]]) -> bool:
     """Return whether a text may contain a secret: a telling word, a known value, or the prefix of a token."""
     lower = text.lower()
     if CUT in text or any(sign in lower for sign in _SIGNS) or any(value in text for _, value in secrets):
+        return True
+    bare = text.translate(SHELL_QUOTES) if secrets else text
+    if bare != text and any(value.translate(SHELL_QUOTES) in bare for _, value in secrets):
         return True
     if not any(len(word) >= MIN_TOKEN for word in text.replace("/", " ").split()):
         return False

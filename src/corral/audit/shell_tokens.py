@@ -50,6 +50,21 @@ class Words:
             at += 1
         return [*spans, (start, len(text))] if start >= 0 else spans
 
+    def unquoted(self) -> list[tuple[str, list[int]]]:
+        """Return each word with quoted parts as the shell passes it on, and the place of each of its characters in the text."""
+        quotes = {at for start, close in self.quoted() for at in (start - 1, close)}
+        found = []
+        part = iter(self._quoted)
+        start, _ = next(part, (len(self.text), 0))
+        for first, last in self.spans():
+            if start > last:
+                continue
+            places = [at for at in range(first, last) if at not in quotes]
+            found.append(("".join(self.text[at] for at in places), places))
+            while start <= last:
+                start, _ = next(part, (len(self.text) + 1, 0))
+        return found
+
     def run_end(self, at: int, stops: str = "") -> int:
         """Return the end of the run of plain characters from `at`."""
         text = self.text

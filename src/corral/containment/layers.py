@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from corral.containment.kernel.layer import Layer
     from corral.containment.plan import WardenPlan
+    from corral.policy.config import SandboxConfig
 
 
 def _find() -> Iterator[Layer]:
@@ -131,3 +132,27 @@ def _in_child(trial: Callable[[], bool]) -> bool:
         finally:
             os._exit(1)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def unmet_requirement(config: SandboxConfig, backend: str, enforcement: str, missing: tuple[str, ...]) -> str:
+    """Return which containment the config requires that this machine lacks, and what to do; or an empty string."""
+    containment = config.containment
+    more = "Set containment.accept_partial to run with less"
+    if containment.project == "read-only" and (backend == "none" or "mount" in missing):
+        wanted, less = "containment.project 'read-only'", "leave it 'read-write'"
+        more = "Use a machine that has the layer mount"
+    elif enforcement == "full" or (containment.accept_partial and enforcement == "partial"):
+        return ""
+    elif config.rules.needs_containment:
+        wanted, less = f"profile {config.rules.name}", "use profile 'strict', which does not rely on it"
+    elif containment.backend in ("warden", "bubblewrap"):
+        wanted, less = f"containment.backend '{containment.backend}'", "choose 'auto', which accepts fewer layers"
+    else:
+        return ""
+    lacking = "; ".join(f"{name} ({LAYERS[name].keeps})" for name in missing)
+    if backend == "none":
+        lacking, more = "containment.backend is 'none'", "Choose containment.backend 'auto'"
+    elif containment.backend == "auto" and containment.scratch == "project" and "mount" in missing:
+        # Not tried automatically, since scratch does not last with it.
+        more = f"Try containment.backend 'bubblewrap', which may be allowed more. {more}"
+    return f"{wanted} needs the kernel to contain the command, and this machine lacks: {lacking}. {more}, or {less}"

@@ -31,7 +31,7 @@ class Step(Record):
     action: str
     target: str
     source: str = ""  # the path to bind, the text of a link, or the options of a mount
-    access: str = ""  # of a bind: ro, rw or node
+    access: str = ""  # of a bind: ro, rw, node, or cache: read-only, unless the keeper can mount an overlay
 
 
 @frozen
@@ -41,6 +41,10 @@ class Plan(Record):
     backend: str = "none"  # as configured: auto, warden, bubblewrap or none
     layers: tuple[str, ...] = ()  # the layers that the config asks for
     network: Collection[str] = "off"  # off, on, or the destinations that are granted by name
+    grants_nothing: bool = False  # no destination and no request is granted
+    listeners: tuple[
+        tuple[str, int], ...
+    ] = ()  # addresses and ports inside at which the proxy accepts, besides its own
     publish: tuple[int, ...] = ()
     ptrace: bool = False
     is_audited: bool = False  # whether the host reads the kernel's audit records
@@ -49,13 +53,20 @@ class Plan(Record):
     places: tuple[str, ...] = ()  # the directories that commands write to
     maps_all_ids: bool = False  # whether the sandbox has all user ids of the host, or only the user's own
     project: KnownPath = ("", 0, 0)
-    scratch: str = ""
+    scratch: str = ""  # the directory with the commands' `tmp`
+    above_home: str = ""  # the directory with their `home`; the same, unless scratch lasts
     scratch_lasts: bool = False
     home_files: Mapping[str, bytes] = {}
+    shown_files: Mapping[
+        str, bytes
+    ] = {}  # in scratch, by name: files that commands see read-only in place of the host's
     steps: tuple[Step, ...] = ()
+    copies: tuple[str, ...] = ()  # sources of binds that are copies of git directories; a transaction has its own
     rules: tuple[Rule, ...] = ()
     rules_without_mounts: tuple[Rule, ...] = ()
     idle_seconds: float = IDLE_SECONDS
+    held: tuple[str, ...] = ()  # the layers that an earlier keeper has tried since the machine started; () to try them
+    group_places: Mapping[str, Place] = {}  # likewise, where control groups can be made
 
     def pack(self) -> bytes:
         """Return the plan as bytes for the keeper."""
@@ -94,6 +105,11 @@ class WardenPlan(Record):
     all_ids_mapped: bool = False
     host_namespaces: Mapping[str, str] = {}
     expected: tuple[KnownPath, ...] = ()  # what bubblewrap must have bound
+
+    @property
+    def remounts(self) -> bool:
+        """True if the keeper can make a path read-only again in the mount namespace of a warden."""
+        return self.backend == "warden" and "mount" in self.layers
 
     def status(self) -> tuple[str, str, tuple[str, ...]]:
         """Return the containment fields of a result: backend, enforcement and missing layers."""

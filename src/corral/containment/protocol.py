@@ -29,16 +29,20 @@ if TYPE_CHECKING:
 NEW, SWEEP, MAP, LIMIT_HITS, MOUNT_OVERLAY, UNMOUNT_OVERLAY = 1, 2, 10, 12, 13, 14  # host to keeper and back
 READY, RUN, KILL, SIGNAL, DRAINED, EXITED, ENDED = 3, 4, 5, 6, 7, 8, 9  # host to warden and back
 TERMINAL = 11  # warden to host, with the descriptor of a terminal's master end
+REMOUNT = 16  # host to keeper and back, with the mount namespace of a warden
+FACTS = 17  # keeper to host, after READY: the layers and the places of control groups that it has tried
 OUTPUT = 15  # warden to host, and once more with the read ends of the output pipes
 
 NONCE_BYTES = 16
 MAX_PACKET_BYTES = 32_000  # a larger body goes in a sealed memfd; beyond about 212 kB, send() fails with EMSGSIZE
 MAX_PRINTED_BYTES = 32_000  # of output in an outcome, and at most one packet more of each stream
-MAX_DESCRIPTORS = 4
+MAX_DESCRIPTORS = 5
+ENFORCEMENTS = ("full", "partial", "none")
 
 HAS_STDIN, HAS_BODY = 1, 2  # flags of a request: the descriptors that follow stdout and stderr
 ON_TERMINAL = 4  # instead of stdout, stderr and stdin
 WARDEN_MAKES_PIPES = 8  # instead of stdout and stderr: the warden makes the pipes
+HAS_CONTROL = 16  # a descriptor after stdin, which becomes the command's number 3
 NO_DIRECTORY, TIMED_OUT, UNKILLABLE_LEFT, NO_TERMINAL = (
     1,
     2,
@@ -46,7 +50,7 @@ NO_DIRECTORY, TIMED_OUT, UNKILLABLE_LEFT, NO_TERMINAL = (
     512,
 )  # flags of an outcome; then the exceeded limits
 TOO_MANY_PROCESSES, PROCESS_LIMIT_REACHED, TOO_MUCH_MEMORY, TOO_MUCH_CPU = 8, 16, 32, 64
-TOO_MUCH_WRITTEN, DISK_NEARLY_FULL = 128, 256
+TOO_MUCH_WRITTEN, DISK_NEARLY_FULL, INODES_NEARLY_USED_UP = 128, 256, 1024
 
 # kind, nonce, monotonic deadline or 0, drain seconds, flags, bytes of the environment, rows and columns of a terminal
 REQUEST = Struct(f"=B{NONCE_BYTES}sddBIHH")
@@ -64,7 +68,8 @@ ANSWER = Struct(f"={NONCE_BYTES}sQH")
 # kind, number
 COUNT = Struct("=BI")
 
-_DESCRIPTORS = [Struct(f"{count}i") for count in range(MAX_DESCRIPTORS + 1)]
+# One more: the kernel aligns the space for descriptors, so one that is too many may arrive.
+_DESCRIPTORS = [Struct(f"{count}i") for count in range(MAX_DESCRIPTORS + 2)]
 MAX_ANSWER_BYTES = OUTCOME.size + MAX_PRINTED_BYTES + 2 * PIPE_BUF
 # The arguments of `recvmsg`.
 RECEIVED = (max(MAX_PACKET_BYTES + REQUEST.size, MAX_ANSWER_BYTES), CMSG_SPACE(MAX_DESCRIPTORS * 4), MSG_CMSG_CLOEXEC)
@@ -174,6 +179,14 @@ def clear_printed(outcome: bytearray) -> None:
     _PRINTED.pack_into(outcome, _PRINTED_AT, 0, 0)
 
 
+def ask_for_all_ids(ctl: socket) -> bool:
+    """Ask the host to map all ids of the keeper's user namespace. Return whether it has."""
+    # The kernel accepts a map of more than one id only from a process outside the user namespace.
+    send(ctl, COUNT.pack(MAP, os.getpid()))
+    answer, _ = receive(ctl)
+    return unpack_count(answer, MAP) == 0
+
+
 def pack_ready(backend: str, enforcement: str, missing: Sequence[str]) -> bytes:
     """Return a warden's first message, which says how it confines commands."""
     return bytes((READY,)) + "\0".join((backend, enforcement, *missing)).encode()
@@ -183,7 +196,11 @@ def unpack_ready(data: bytes) -> tuple[str, str, tuple[str, ...]]:
     """Return backend, enforcement and missing layers of a warden's first message."""
     if data[:1] != bytes((READY,)):
         raise ProtocolError("the first message of a warden is not READY")
-    backend, enforcement, *missing = data[1:].decode("utf-8", "replace").split("\0")
+    backend, _, rest = data[1:].decode("utf-8", "replace").partition("\0")
+    enforcement, *missing = rest.split("\0")
+    # A warden that lacks a layer and claims full enforcement would pass for a whole one.
+    if enforcement not in ENFORCEMENTS or (enforcement == "full" and missing) or not all(missing):
+        raise ProtocolError("the first message of a warden claims an unknown enforcement")
     return backend, enforcement, tuple(missing)
 
 

@@ -51,6 +51,7 @@ class VerdictCache:
             known = self._known.get(key)
         except TypeError:  # an argument that is not hashable
             known = None
+        machine.forget_listings()
         if known is not None and known[0] is machine:
             now = monotonic()
             is_recent = now < self._checked_at.get(key, 0.0) + SYSTEM_SECONDS

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 import stat
+from time import thread_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeVar
 
+    from corral.guard.git_remotes import Remotes
     from corral.policy.config import SandboxConfig
 
     Answer = TypeVar("Answer")
     Shown = tuple[tuple[str, str], ...]  # (path in the sandbox, path on the host), the longest paths first
 
 MAX_GLOB_MATCHES = 64  # against a directory of a million files
+MAX_PATH = 4096  # bytes, the kernel's own limit, against a look at the disk for each of a hundred thousand components
 MAX_LINKS = 40  # the kernel's own limit, against links in a circle
 TEMPORARY = "/tmp"  # noqa: S108  its path in the sandbox
 
@@ -75,7 +78,18 @@ def resolve_in_sandbox(path: str, path_map: Shown) -> str:
 class Machine:
     """This machine as the guard sees it. No method changes anything, and none raises."""
 
-    __slots__ = ("_prefix", "home", "path", "path_map", "readable", "root", "writable")
+    __slots__ = (
+        "_listed",
+        "_prefix",
+        "_shown",
+        "home",
+        "path",
+        "path_map",
+        "readable",
+        "root",
+        "search_path",
+        "writable",
+    )
 
     def __init__(self, root: str, home: str = "/nonexistent", path: tuple[str, ...] = ()) -> None:
         self.root = root
@@ -85,14 +99,21 @@ class Machine:
         self.readable: tuple[str, ...] = ()  # paths that the policy grants besides the project
         self.writable: tuple[str, ...] = ()
         self.path_map: Shown = ()  # maps the sandbox's own temporary directory to the host
+        self.search_path = ""  # PATH, if the toolchains that the sandbox shows count
+        self._shown: list[tuple[str, ...]] = []  # them, once they were asked for
+        self._listed: dict[
+            str, tuple[tuple[str, ...], bool]
+        ] = {}  # links of a directory, and whether a name begins with a dash
 
     @classmethod
     def of(cls, config: SandboxConfig, temporary: str = "") -> Machine:
         """Return this machine under a config. `temporary` is the host path of the sandbox's own /tmp."""
         root = config.project_root
         home = os.environ.get("HOME") or "/nonexistent"
-        inside = tuple(d for d in os.environ.get("PATH", "").split(":") if d == root or d.startswith(root + "/"))
+        search_path = os.environ.get("PATH", "")
+        inside = tuple(d for d in search_path.split(":") if d == root or d.startswith(root + "/"))
         machine = cls(root, os.path.normpath(home), inside)
+        machine.search_path = search_path
         containment = config.containment
         if containment.read or containment.write:
             machine.writable = tuple(os.path.realpath(p) for p in containment.write)
@@ -103,10 +124,26 @@ class Machine:
             machine.path_map = (*unmapped, (TEMPORARY, temporary))
         return machine
 
+    def under(self, config: SandboxConfig) -> Machine:
+        """Return this machine under another config of the same sandbox."""
+        return Machine.of(config, dict(self.path_map).get(TEMPORARY, ""))
+
     def granted(self, verb: str, path: str) -> bool:
         """Say whether the policy grants this use of a path outside the project."""
         roots = self.readable if verb in ("reads", "runs") else self.writable
         return any(path == root or path.startswith(root + "/") for root in roots)
+
+    def shows(self, path: str) -> bool:
+        """Say whether a path is in a toolchain or package cache that the sandbox shows read-only."""
+        if not self.search_path:
+            return False
+        if not self._shown:
+            from corral.guard.toolchains import sandbox_toolchains  # noqa: PLC0415  few calls name a path there
+
+            # Once, as the sandbox does: its view is built before the first command.
+            found = sandbox_toolchains(self.search_path, os.path.realpath(self.home), self.root)
+            self._shown.append((*found.shown, *found.caches))
+        return any(path == root or path.startswith(root + "/") for root in self._shown[0])
 
     def absolute(self, path: str, cwd: str) -> str:
         """Return the absolute path without resolving links."""
@@ -116,6 +153,10 @@ class Machine:
         """Return the absolute path with every link resolved. Missing components keep their names."""
         if not path.startswith("/"):
             path = f"{cwd}/{path}"
+        if len(path) >= MAX_PATH:  # the kernel opens none as long; a program may shorten it
+            path = os.path.normpath(path)
+            if len(path) >= MAX_PATH:
+                return path
         try:
             return self._resolve(path)
         except (ValueError, OSError):  # no file can have this name
@@ -150,6 +191,10 @@ class Machine:
                 return self._real_path(path)
         return at
 
+    def cpu_seconds(self) -> float:
+        """Return the CPU time of this thread. Other threads and a busy machine do not shorten the time for a call."""
+        return thread_time()
+
     def exists(self, path: str, cwd: str) -> bool:
         """Say whether a path exists, even as a broken link."""
         return os.path.lexists(host_path(path if path.startswith("/") else f"{cwd}/{path}", self.path_map))
@@ -158,11 +203,60 @@ class Machine:
         """Say whether a path is a directory."""
         return os.path.isdir(host_path(path, self.path_map))
 
+    def is_writable(self, path: str) -> bool:
+        """Say whether this user can write a path, or make it if it does not exist."""
+        at = host_path(path, self.path_map)
+        if os.path.lexists(at):
+            return os.access(at, os.W_OK)
+        while not os.path.lexists(at):
+            at = os.path.dirname(at)
+        return os.path.isdir(at) and os.access(at, os.W_OK | os.X_OK)
+
+    def forget_listings(self) -> None:
+        """Look at directories again. A call that names one a thousand times lists it once."""
+        self._listed.clear()
+
+    def _listing(self, directory: str) -> tuple[tuple[str, ...], bool]:
+        """Return the names of the links in a directory, and whether a name in it begins with a dash."""
+        place = host_path(directory, self.path_map) or "/"
+        found = self._listed.get(place)
+        if found is None:
+            links, has_dash = [], False
+            try:
+                with os.scandir(place) as entries:
+                    for entry in entries:
+                        has_dash = has_dash or entry.name.startswith("-")
+                        if entry.is_symlink():
+                            links.append(entry.name)
+            except (ValueError, OSError):
+                pass
+            found = self._listed[place] = tuple(links), has_dash
+        return found
+
+    def has_option_like_name(self, directory: str) -> bool:
+        """Say whether a directory has a file whose name begins with a dash."""
+        return self._listing(directory)[1]
+
     def is_unpushed(self, cwd: str, depth: str) -> bool:
         """Say whether no remote has the newest `depth` commits of the repository at a directory."""
         from corral.guard.unpushed_commits import is_unpushed  # noqa: PLC0415  few calls replace commits
 
         return is_unpushed(host_path(cwd, self.path_map), host_path(self.root, self.path_map), int(depth))
+
+    def is_repository(self, cwd: str) -> bool:
+        """Say whether a directory of the project lies in a repository of the project."""
+        from corral.guard.unpushed_commits import git_directories  # noqa: PLC0415  few calls use a remote
+
+        try:
+            return git_directories(host_path(cwd, self.path_map), host_path(self.root, self.path_map)) is not None
+        except (OSError, ValueError):
+            return True
+
+    def remotes(self, cwd: str) -> Remotes | None:
+        """Return the remotes of the repository at a directory of the project, or None if they cannot be known."""
+        from corral.guard.git_remotes import read_remotes  # noqa: PLC0415  few calls use a remote
+
+        return read_remotes(host_path(cwd, self.path_map), host_path(self.root, self.path_map), self.home)
 
     def matches(self, pattern: str, cwd: str) -> list[str]:
         """Return the symbolic links that a glob matches now, at most MAX_GLOB_MATCHES."""
@@ -170,19 +264,13 @@ class Machine:
         if any(c in directory for c in "*?["):
             return []
         found: list[str] = []
-        try:
-            with os.scandir(host_path(directory, self.path_map) or "/") as entries:
-                for entry in entries:
-                    if not entry.is_symlink():
-                        continue
-                    from fnmatch import fnmatchcase  # noqa: PLC0415  few directories contain links
+        for name in self._listing(directory)[0]:
+            from corral.guard.globs import glob_matches  # noqa: PLC0415  few directories contain links
 
-                    if fnmatchcase(entry.name, tail):
-                        found.append(f"{directory}/{entry.name}")
-                    if len(found) >= MAX_GLOB_MATCHES:
-                        break
-        except (ValueError, OSError):
-            return []
+            if glob_matches(name, tail):
+                found.append(f"{directory}/{name}")
+                if len(found) >= MAX_GLOB_MATCHES:
+                    break
         return found
 
 
@@ -208,5 +296,10 @@ class RecordingMachine(Machine):
     resolve = _recorded(Machine.resolve)
     exists = _recorded(Machine.exists)
     is_directory = _recorded(Machine.is_directory)
+    is_writable = _recorded(Machine.is_writable)
+    shows = _recorded(Machine.shows)
     is_unpushed = _recorded(Machine.is_unpushed)
+    has_option_like_name = _recorded(Machine.has_option_like_name)
+    is_repository = _recorded(Machine.is_repository)
+    remotes = _recorded(Machine.remotes)
     matches = _recorded(Machine.matches)

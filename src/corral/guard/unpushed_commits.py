@@ -21,12 +21,12 @@ _REVIEWED = "Change-Id: "  # the line of a commit message by which Gerrit identi
 def is_unpushed(folder: str, root: str, depth: int) -> bool:
     """Say whether no remote has the newest `depth` commits of the repository that contains a directory below root."""
     try:
-        found = _directories(folder, root)
+        found = git_directories(folder, root)
         if found is None or not 1 <= depth <= MAX_DEPTH or os.path.lexists(f"{found[1]}/reftable"):
             return False
         private, common = found
         commit = _head(private, common)
-        remotes = _remotes(_text(f"{common}/config") + "\n" + _text_if_any(f"{private}/config.worktree"))
+        remotes = _remotes(read_text(f"{common}/config") + "\n" + read_text_if_any(f"{private}/config.worktree"))
         contact = _last_contact(private, common, has_remote=bool(remotes))
         if remotes is None or contact is None:
             return False
@@ -46,7 +46,7 @@ def is_unpushed(folder: str, root: str, depth: int) -> bool:
         return False
 
 
-def _directories(folder: str, root: str) -> tuple[str, str] | None:
+def git_directories(folder: str, root: str) -> tuple[str, str] | None:
     """Return the worktree's own git directory, which has HEAD, and the common one, which has refs and objects."""
     while not os.path.lexists(f"{folder}/.git"):
         if folder == root or not folder.startswith(f"{root}/"):
@@ -54,15 +54,16 @@ def _directories(folder: str, root: str) -> tuple[str, str] | None:
         folder = folder.rpartition("/")[0]
     private = f"{folder}/.git"
     if not os.path.isdir(private):
-        private = os.path.join(folder, _text(private).removeprefix("gitdir: ").strip())
+        private = os.path.join(folder, read_text(private).removeprefix("gitdir: ").strip())
     try:
-        common = os.path.join(private, _text(f"{private}/commondir").strip())
+        common = os.path.join(private, read_text(f"{private}/commondir").strip())
     except FileNotFoundError:
         common = private
     return private, common
 
 
-def _text(path: str) -> str:
+def read_text(path: str) -> str:
+    """Return the content of a regular file of a repository. Raise ValueError for any other, OSError if it is missing."""
     # Commands can put a pipe or a device into a repository. Reading a pipe blocks, and opening a device can have effects.
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise ValueError(f"{path} is not a regular file")
@@ -76,9 +77,10 @@ def _text(path: str) -> str:
     return content.decode("latin-1")
 
 
-def _text_if_any(path: str) -> str:
+def read_text_if_any(path: str) -> str:
+    """Return the content of a file of a repository, or nothing if it is missing."""
     try:
-        return _text(path)
+        return read_text(path)
     except FileNotFoundError:
         return ""
 
@@ -112,14 +114,14 @@ def _remotes(config: str) -> frozenset[str] | None:
 
 def _head(private: str, common: str) -> str:
     """Return the id of the checked-out commit."""
-    text = _text(f"{private}/HEAD").strip()
+    text = read_text(f"{private}/HEAD").strip()
     if not text.startswith("ref: "):
         return _checked(text)
     name = text.removeprefix("ref: ")
     try:
-        return _checked(_text(f"{common}/{name}").strip())
+        return _checked(read_text(f"{common}/{name}").strip())
     except FileNotFoundError:
-        lines = (line.partition(" ") for line in _text_if_any(f"{common}/packed-refs").splitlines())
+        lines = (line.partition(" ") for line in read_text_if_any(f"{common}/packed-refs").splitlines())
         return _checked(next((commit for commit, _, ref in lines if ref == name), ""))
 
 
@@ -134,7 +136,7 @@ def _commit(name: str) -> str:
     from zlib import decompressobj  # noqa: PLC0415  few calls replace commits
 
     inflater = decompressobj()
-    text = inflater.decompress(_text(name).encode("latin-1"), MAX_FILE).decode("latin-1")
+    text = inflater.decompress(read_text(name).encode("latin-1"), MAX_FILE).decode("latin-1")
     if not text.startswith("commit ") or not inflater.eof:
         raise ValueError("not a whole commit")
     return text
@@ -147,7 +149,7 @@ def _last_contact(private: str, common: str, *, has_remote: bool) -> int | None:
     """
     kinds = ("refs/remotes", "refs/tags") if has_remote else ("refs/remotes",)
     times = [_time(f"{folder}/FETCH_HEAD") for folder in {private, common}]
-    packed = _text_if_any(f"{common}/packed-refs")
+    packed = read_text_if_any(f"{common}/packed-refs")
     if any(f" {kind}/" in packed for kind in kinds):
         times.append(_time(f"{common}/packed-refs"))
     pending = [f"{common}/{kind}" for kind in kinds if os.path.lexists(f"{common}/{kind}")]

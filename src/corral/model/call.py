@@ -9,10 +9,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from corral.model.grant import Grant
+
 DENIED_EXIT_CODE = -100
 TIMED_OUT_EXIT_CODE = -101
 NOT_EXECUTABLE_EXIT_CODE = 126
 NOT_FOUND_EXIT_CODE = 127
+UNCLEAN_EXIT_CODE = 125  # of a command that succeeded and planted a file that corral could not move away
 RESULT_SCHEMA = "corral.result/1"
 
 
@@ -56,10 +59,16 @@ class Finding(Record):
     length: int = 0
     argument: int | None = None
     instead: str = ""
+    grants: tuple[Grant, ...] = ()  # the openings that would make it pass, all together; () if none would
+    family: str = ""  # the command that a stored yes would be for, such as "pip install"
 
     def to_dict(self) -> dict[str, object]:
-        """Return the finding as JSON-ready data."""
-        return self.as_dict() | {"axis": str(self.axis), "decision": str(self.decision)}
+        """Return the finding as JSON-ready data. `grants` and `family` are there only if there are grants."""
+        made = self.as_dict() | {"axis": str(self.axis), "decision": str(self.decision)}
+        if self.grants:
+            return made | {"grants": [grant.to_dict() for grant in self.grants]}
+        del made["grants"], made["family"]
+        return made
 
     @classmethod
     def from_dict(cls, data: Mapping[str, object]) -> Finding:
@@ -67,15 +76,32 @@ class Finding(Record):
         fields = dict(data)
         fields["axis"] = Axis[str(fields["axis"]).upper()]
         fields["decision"] = Decision[str(fields["decision"]).upper()]
+        if fields.get("grants"):
+            from corral.model.grant import Grant  # noqa: PLC0415  most findings have none
+
+            fields["grants"] = tuple(Grant.from_dict(grant) for grant in fields["grants"])  # type: ignore[attr-defined]
         return cls(**fields)  # type: ignore[arg-type]  # the record checks the names
 
 
 @frozen
 class Verdict(Record):
-    """The guard's findings on a call. `complete` is false where only a part of the call was judged."""
+    """The guard's findings on a call. `complete` is false where only a part of the call was judged.
+
+    A finding with grants and the decision `allow` is an opening that the posture or the policy gives without a question.
+    """
 
     findings: tuple[Finding, ...] = ()
     complete: bool = True
+    others: tuple[str, ...] = ()  # commands of the call that could use its grants besides those that need them
+
+    @property
+    def grants(self) -> tuple[Grant, ...]:
+        """The openings under which the call runs, once nothing denies it and the user has answered every question."""
+        if self.decision == Decision.DENY or not any(finding.grants for finding in self.findings):
+            return ()
+        from corral.model.grant import unique_grants  # noqa: PLC0415  most calls need none
+
+        return unique_grants(grant for finding in self.findings for grant in finding.grants)
 
     @property
     def decision(self) -> Decision:
@@ -90,27 +116,32 @@ class Verdict(Record):
     @property
     def reason(self) -> str:
         """Reason and alternative of the strictest finding, the first in the order of the axes; empty if allowed."""
-        if not self.findings:
-            return ""
         worst = self.decision
+        if worst == Decision.ALLOW:
+            return ""
         first = min((f for f in self.findings if f.decision == worst), key=lambda f: f.axis)
         return f"{first.reason} {first.instead}".strip()
 
     def to_dict(self) -> dict[str, object]:
         """Return the verdict as JSON-ready data."""
         findings = [f.to_dict() for f in self.findings]
-        return {"decision": str(self.decision), "complete": self.complete, "findings": findings}
+        made = {"decision": str(self.decision), "complete": self.complete, "findings": findings}
+        return made | {"others": list(self.others)} if self.others else made
 
     @classmethod
     def from_dict(cls, data: Mapping[str, object]) -> Verdict:
         """Rebuild a verdict from `to_dict`."""
         findings = data.get("findings", ())
-        return cls(tuple(Finding.from_dict(f) for f in findings), bool(data.get("complete", True)))  # type: ignore[attr-defined]
+        others = tuple(map(str, data.get("others", ())))  # type: ignore[call-overload]
+        return cls(tuple(Finding.from_dict(f) for f in findings), bool(data.get("complete", True)), others)  # type: ignore[attr-defined]
 
 
 @frozen
 class Violation(Record):
-    """An operation that the kernel or a limit stopped while the command ran. `grant` is the setting that would allow it."""
+    """An operation that the kernel or a limit stopped while the command ran. `grant` is the setting that would allow it.
+
+    `remains` says that a planted file is still there, so that no other command of the project may start.
+    """
 
     kind: str
     target: str = ""
@@ -118,6 +149,7 @@ class Violation(Record):
     instead: str = ""
     inferred: bool = False
     grant: str = ""
+    remains: bool = False
 
     @property
     def text(self) -> str:

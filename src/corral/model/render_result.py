@@ -6,6 +6,7 @@ from corral._lib.records import Record, frozen
 from corral._lib.terminal import clip, columns, pad, printable, wrap
 from corral.model.call import Axis, Decision
 from corral.model.call_excerpt import Span, one_line, underlined
+from corral.model.render_grant import BY_HAND, by_hand
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -119,7 +120,9 @@ def verdict_text(call: Call, verdict: Verdict, terminal: Terminal) -> str:
 def denial_text(call: Call, result: SandboxResult, terminal: Terminal) -> str:
     """Return the message for a call that was not run."""
     if result.verdict.findings:
-        return verdict_text(call, result.verdict, terminal)
+        text = verdict_text(call, result.verdict, terminal)
+        line = by_hand(call, result.verdict)
+        return f"{text}\n\n{BY_HAND.format(line)}" if line else text
     return f"{decision_label(Decision.DENY, terminal)}  {printable(result.reason)}"
 
 
@@ -210,7 +213,9 @@ def step_lines(call: Call, steps: Sequence[Step], terminal: Terminal) -> list[st
     for step, depth, ahead, below in zip(steps, depths, _ahead(depths), [*depths[1:], 0], strict=True):
         bars = "".join(terminal.sign("bar") if more else "   " for more in ahead[:-1])
         branch = bars + terminal.sign("tee" if ahead[-1] else "end")
-        text = clip(printable(_source(call, step)), max(terminal.columns - 2 - len(branch), 1), terminal.sign("cut"))
+        text = clip(
+            printable(source_text(call, step)), max(terminal.columns - 2 - len(branch), 1), terminal.sign("cut")
+        )
         lines.append(f"  {terminal.paint('dim', branch)}{terminal.paint('head', text)}")
         under = bars + (terminal.sign("bar") if ahead[-1] else "   ")
         under += terminal.sign("bar") if below > depth else ""
@@ -218,7 +223,7 @@ def step_lines(call: Call, steps: Sequence[Step], terminal: Terminal) -> list[st
     return lines
 
 
-def _source(call: Call, step: Step) -> str:
+def source_text(call: Call, step: Step) -> str:
     """Return a command as the shell string writes it, with its quotes, where its position is known."""
     written = call.argv[step.start : step.start + step.length] if isinstance(call.argv, str) else ""
     # A command in a here-document has the position of the redirect, which does not contain it.

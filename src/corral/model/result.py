@@ -14,6 +14,7 @@ from corral.model.call import (
     Verdict,
     Violation,
 )
+from corral.model.grant import Grant
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class SandboxResult(Record):
     full_output_path: str | None = None
     transaction: str | None = None
     network: str = "off"
+    grants: tuple[Grant, ...] = ()  # the openings that the call had, besides the policy's
 
     @property
     def ok(self) -> bool:
@@ -98,6 +100,7 @@ class SandboxResult(Record):
             "violations": [violation.as_dict() for violation in self.violations],
             "connections": [connection.as_dict() for connection in self.connections],
             "usage": self.usage.as_dict(),
+            "grants": [grant.to_dict() for grant in self.grants],
             "stdout": self.stdout_text,
             "stderr": self.stderr_text,
         }
@@ -118,6 +121,7 @@ class SandboxResult(Record):
             "violations": lambda items: tuple(Violation(**item) for item in items),
             "connections": lambda items: tuple(Connection(**item) for item in items),
             "usage": lambda item: Usage(**item),
+            "grants": lambda items: tuple(map(Grant.from_dict, items)),
         }
         fields = {name: data[name] for name in cls._fields if name in data}
         for name in fields.keys() & rebuild.keys():

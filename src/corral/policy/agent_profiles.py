@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from corral._lib import network_grants
+from corral._lib.network import network_grants
 from corral._lib.records import Record, frozen
 from corral.model.errors import PolicyError
 

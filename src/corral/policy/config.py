@@ -11,15 +11,20 @@ from corral.policy.settings import CONFIG_FIELDS, check
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
     from typing import Any, Self
 
+    from corral.model.grant import Grant
+    from corral.policy.answers.family_grants import PolicyGrant
+
 DEFAULT_MAX_OUTPUT_BYTES = 64 * 1024
+DEFAULT_HOLD_SECONDS = 45  # of the command line; pip, go, npm, curl, git and cargo wait for at least a minute
 DEFAULT_TIMEOUT_SECONDS = 30.0
 DEFAULT_ENV_ALLOWLIST = frozenset({"PATH", "HOME", "LANG", "LC_*", "TERM", "TZ", "TMPDIR"})
 DEFAULT_MEMORY_SHARE = 0.75  # of the machine's memory, so that other programs keep running
 DEFAULT_PROCESSES = 4096  # against a fork bomb; the largest builds and browsers stay below
 DEFAULT_FREE_DISK_BYTES = 1024**3  # against a full disk
+DEFAULT_FREE_INODES = 100_000  # against a disk that can hold no more files
 DEFAULT_CONNECTIONS = 1024  # through the proxy at the same time, against a command that opens them without end
 # Prefixes of variables from which programs load code. A pattern in `env_allowlist` does not match them; only their exact name does.
 LOADER_VARIABLES = (
@@ -67,10 +72,22 @@ class Containment(Record):
     backend: str = "auto"
     network: str | Collection[str] = "off"  # off, on, or a list of destinations
     hosts: Collection[str] = ()  # `name=address`: the address of a granted name, used instead of the DNS
-    inject: Collection[str] = ()  # `name:port Header: value`: a header that the proxy adds, which no command can read
+    local: Collection[int] = ()  # ports of the host's loopback: inside, 127.0.0.1:PORT is the host's
+    inject: Collection[
+        str
+    ] = ()  # `name:port Header: value`: a header that the proxy adds, to one path or to all, which no command can read
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
     publish: Collection[int] = ()  # ports on the sandbox's loopback that the host can connect to
+    broker: str = ""  # the host's directory with the socket and the stubs of a broker, shown at /run/corral
+    listings: str = ""  # the host's directory with the copies of listed directories, which `grants` name
+    credentials: tuple[
+        str, ...
+    ] = ()  # files that only the broker's box for one program sees; see path_grants.box_credentials
+    requests: tuple[
+        str, ...
+    ] = ()  # `name:port METHOD /path`: single requests that the proxy lets through, besides the network
+    sent_bytes: int | None = None  # of a call that may only download: bytes that it may send through the proxy
     settings: tuple[str, ...] = ()  # settings directories of an agent that runs in the sandbox; see agents/
     agents: Collection[str] = ()  # agents that get the grants of their profile without a question
     project: str = "read-write"
@@ -78,9 +95,15 @@ class Containment(Record):
     destructive: str = "ask"  # calls that cannot be undone follow the profile, or run in a transaction
     accept_partial: bool = False  # the user accepts that some layers are missing
     ptrace: bool = True  # debuggers may attach to the command's own processes
+    unsigned_commits: str = "report"  # where the user's git signs commits, and no key signs for commands
 
     def _validate(self) -> None:
         _check_fields(self, "containment")
+        for port in self.publish:
+            if self.local and port in self.local:
+                raise PolicyError(
+                    f"port {port} is in containment.local and in containment.publish; it can go one way only"
+                )
 
     @property
     def reach(self) -> str:
@@ -91,6 +114,16 @@ class Containment(Record):
     def destinations(self) -> tuple[str, ...]:
         """The destinations that are granted by name; empty where the network is off or on."""
         return () if isinstance(self.network, str) else tuple(self.network)
+
+    @property
+    def local_ports(self) -> tuple[int, ...]:
+        """The ports of the host's loopback that are granted, also as `127.0.0.1:PORT` in `network`."""
+        if not self.local and isinstance(self.network, str):
+            return ()
+        from corral._lib.network.local_ports import loopback_ports  # noqa: PLC0415  most configs have none
+
+        found = () if self.network == "on" else (*self.local, *loopback_ports(self.destinations))
+        return tuple(port for port in dict.fromkeys(found) if port not in self.publish)
 
 
 @frozen
@@ -108,6 +141,7 @@ class Limits(Record):
     file_size_bytes: int | None = None
     disk_bytes: int | None = None
     free_disk_bytes: int | None = DEFAULT_FREE_DISK_BYTES
+    free_inodes: int | None = DEFAULT_FREE_INODES
     connections: int | None = DEFAULT_CONNECTIONS
     network_bytes: int | None = None
 
@@ -125,6 +159,9 @@ class Output(Record):
     spill_bytes: int | None = None  # bytes of a truncated output that are saved in the commands' /tmp
     directory_file: str | None = None  # shell text writes its last working directory here
     exports_file: str | None = None  # shell text writes its last environment here
+    exported: Collection[
+        str
+    ] = ()  # variables that earlier commands exported; commands receive them, besides the allowlist
     text_file: str | None = None  # holds shell text that is too long for an argument; it is removed once it is read
 
     def _validate(self) -> None:
@@ -142,6 +179,16 @@ class Audit(Record):
 
 
 @frozen
+class Asking(Record):
+    """`hold_seconds`: how long a connection to a destination that is not granted waits for `on_hold`; 0 refuses it at once."""
+
+    hold_seconds: int = 0
+
+    def _validate(self) -> None:
+        _check_fields(self, "asking")
+
+
+@frozen
 class SandboxConfig(Record):
     """The merged policy of one sandbox."""
 
@@ -151,12 +198,18 @@ class SandboxConfig(Record):
     denylist: Collection[str] | None = None  # None: the profile's
     interpreter_block: Collection[str] | None = None
     profile: str | Profile = "strict"
+    posture: str = "locked"  # which grants are given or asked about, where the kernel contains the command
     env_allowlist: Collection[str] = DEFAULT_ENV_ALLOWLIST
-    host_questions: Collection[str] = ()  # hosts whose questions the user answers, of QUIET_HOSTS
+    host_questions: Collection[str] = ()  # hosts whose prompt may answer, of ASKING_HOSTS
+    sessions: bool = False  # whether hooks run an agent's commands in a session
+    signing_keys: tuple[str, ...] = ()  # of SSH or gpg, that sign the commits and tags of commands
     containment: Containment = Containment()
     limits: Limits = Limits()
     output: Output = Output()
     audit: Audit = Audit()
+    asking: Asking = Asking()
+    grants: tuple[Grant, ...] = ()  # the openings of a single call; see `with_grants`
+    policy_grants: tuple[PolicyGrant, ...] = ()  # the [[grant]] entries of the user's own policy
 
     def _validate(self) -> None:
         put = object.__setattr__
@@ -167,11 +220,27 @@ class SandboxConfig(Record):
             put(self, "denylist", default_denylist(self.rules))
         if self.interpreter_block is None:
             put(self, "interpreter_block", default_interpreter_block())
-        for key in ("max_output_bytes", "timeout_seconds", "denylist", "interpreters", "environment", "host_questions"):
+        for key in (
+            "posture",
+            "max_output_bytes",
+            "timeout_seconds",
+            "denylist",
+            "interpreters",
+            "environment",
+            "host_questions",
+            "sessions",
+            "signing_keys",
+        ):
             name = CONFIG_FIELDS.get(key, key)
             if not has_default.get(key):
                 put(self, name, check(key, getattr(self, name), name=name))
-        for name, kind in (("containment", Containment), ("limits", Limits), ("output", Output), ("audit", Audit)):
+        for name, kind in (
+            ("containment", Containment),
+            ("limits", Limits),
+            ("output", Output),
+            ("audit", Audit),
+            ("asking", Asking),
+        ):
             if not isinstance(getattr(self, name), kind):
                 raise PolicyError(f"{name} must be an instance of {kind.__name__}, not {getattr(self, name)!r}")
 
@@ -185,6 +254,38 @@ class SandboxConfig(Record):
                 if getattr(self, name) == default:
                     changes.setdefault(name, None)
         return Record.replace(self, **changes)  # not super(): the metaclass rebuilds the class
+
+    def with_grants(self, grants: Iterable[Grant]) -> Self:
+        """Return the config of a single call that also gets these openings. Raise PolicyError for one that is never given."""
+        from corral.model.grant import CREATE, LOCAL, NETWORK, PUBLISH, READ, WRITE, unique_grants  # noqa: PLC0415  most calls need none
+
+        given = unique_grants((*self.grants, *grants))
+        targets = {
+            kind: [grant.target for grant in given if grant.kind == kind]
+            for kind in (NETWORK, READ, WRITE, CREATE, LOCAL, PUBLISH)
+        }
+        targets[WRITE] += targets[CREATE]
+        if targets[READ] or targets[WRITE]:
+            from corral.policy.path_grants import refuse_path  # noqa: PLC0415  most calls need no path
+
+            for verb in (READ, WRITE):
+                for path in targets[verb]:
+                    refuse_path(verb, path, self.project_root, os.environ)
+        now = self.containment
+        changes: dict[str, Any] = {
+            "read": tuple(dict.fromkeys((*now.read, *targets[READ]))),
+            "write": tuple(dict.fromkeys((*now.write, *targets[WRITE]))),
+            "local": tuple(dict.fromkeys((*now.local, *map(int, targets[LOCAL])))),
+            "publish": tuple(dict.fromkeys((*now.publish, *map(int, targets[PUBLISH])))),
+        }
+        if targets[NETWORK] and now.network != "on":
+            changes["network"] = tuple(dict.fromkeys((*now.destinations, *targets[NETWORK])))
+        return self.replace(grants=given, containment=now.replace(**changes))
+
+    @property
+    def opens(self) -> bool:
+        """True if openings can be given or asked about: the posture allows it, and the kernel contains the command."""
+        return self.posture != "locked" and self.rules.needs_containment and self.containment.backend != "none"
 
     @property
     def rules(self) -> Profile:

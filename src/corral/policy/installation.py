@@ -13,8 +13,13 @@ DEFAULT_HOME = "/home/user"  # the home directory of commands where HOME is not 
 
 def installation_paths() -> list[str]:
     """Return the directories of corral, its interpreter and its dependencies."""
-    mine = [_package(), sys.prefix, sys.base_prefix, *_dependencies()]
-    return sorted({real for real in map(os.path.realpath, mine) if real != "/"})
+    mine = [*code_paths(), *map(os.path.realpath, (sys.prefix, sys.base_prefix))]
+    return sorted({real for real in mine if real != "/"})
+
+
+def code_paths() -> list[str]:
+    """Return the directories of corral's own code and of its dependencies."""
+    return [os.path.realpath(path) for path in (_package(), *_dependencies())]
 
 
 def installation_links() -> list[str]:

@@ -11,8 +11,8 @@ from errno import ELOOP
 from corral._lib.records import Record, frozen
 from corral.model.errors import PolicyError
 from corral.policy import user_dirs
-from corral.policy.config import Containment, SandboxConfig, checked_root
-from corral.policy.settings import DEFAULT_PROFILE, MAX_FILE_BYTES, NEEDS_BACKEND, SETTINGS
+from corral.policy.config import DEFAULT_HOLD_SECONDS, Asking, Containment, SandboxConfig, checked_root
+from corral.policy.settings import DEFAULT_POSTURE, DEFAULT_PROFILE, MAX_FILE_BYTES, NEEDS_BACKEND, SETTINGS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,7 +45,12 @@ class Policy(Record):
     @property
     def waiting(self) -> tuple[Setting, ...]:
         """The settings of an untrusted project's file that would loosen the policy."""
-        return tuple(setting for setting in self.settings if not setting.in_force)
+        return tuple(setting for setting in self.settings if not setting.in_force and setting.key != "grant")
+
+    @property
+    def left_out(self) -> tuple[Setting, ...]:
+        """The [[grant]] entries of a project's file, which never count: only the user's own file may have them."""
+        return tuple(setting for setting in self.settings if not setting.in_force and setting.key == "grant")
 
 
 def load(root: str, environ: Mapping[str, str], *, profile: str | None = None) -> Policy:
@@ -56,7 +61,19 @@ def load(root: str, environ: Mapping[str, str], *, profile: str | None = None) -
     if files:
         return _merged(root, environ, files, profile)
     # Most projects have no file, and import nothing more.
-    return Policy(SandboxConfig(root, profile=profile or DEFAULT_PROFILE, containment=Containment(scratch="project")))
+    config = SandboxConfig(
+        root,
+        profile=profile or DEFAULT_PROFILE,
+        posture=default_posture(environ),
+        containment=Containment(scratch="project"),
+        asking=Asking(DEFAULT_HOLD_SECONDS),
+    )
+    return Policy(config)
+
+
+def default_posture(environ: Mapping[str, str]) -> str:
+    """Return the posture where no file names one. In continuous integration nobody answers, so nothing is opened."""
+    return "locked" if environ.get("CI") else DEFAULT_POSTURE
 
 
 def user_policy_path(environ: Mapping[str, str]) -> str:
@@ -75,7 +92,7 @@ def _merged(root: str, environ: Mapping[str, str], files: list[tuple[str, str, b
     from corral.policy.policy_cache import load_compiled  # noqa: PLC0415  where there is a file
     from corral.policy.trust import is_trusted  # noqa: PLC0415
 
-    merge = PolicyMerge(environ.get("HOME", ""))
+    merge = PolicyMerge(environ.get("HOME", ""), default_posture(environ))
     sources = []
     asked = profile
     for level, path, data in files:
@@ -89,12 +106,13 @@ def _merged(root: str, environ: Mapping[str, str], files: list[tuple[str, str, b
         parsed = load_compiled(data, digest, path, environ, root)
         if level == "project":
             _refuse_user_settings(parsed["settings"], path, environ)
-        merge.add(parsed, path, trusted=trusted)
+        merge.add(parsed, path, trusted=trusted, owner=level == "owner")
     if asked is not None:
         merge.request_profile(asked)
     config = merge.config(root)
     _refuse_contradiction(config, merge.settings)
-    _refuse_grants(config, merge.settings, environ)
+    refuse_grants(config, merge.settings, environ)
+    _refuse_policy_grants(config, environ)
     return Policy(config, tuple(sources), tuple(merge.settings))
 
 
@@ -135,31 +153,34 @@ def _refuse_contradiction(config: SandboxConfig, settings: list[Setting]) -> Non
     raise PolicyError(f"{where.path}:{where.line}:{where.column}: profile {config.rules.name} {NEEDS_BACKEND}")
 
 
-def _refuse_grants(config: SandboxConfig, settings: list[Setting], environ: Mapping[str, str]) -> None:
+def _refuse_policy_grants(config: SandboxConfig, environ: Mapping[str, str]) -> None:
+    """Raise where a [[grant]] of the user's file names a path that is never opened."""
+    for grant in config.policy_grants:
+        for kind, path in grant.openings:
+            if kind in ("read", "write"):
+                from corral.policy.path_grants import refuse_path  # noqa: PLC0415  most policies grant no path
+
+                try:
+                    refuse_path(kind, path, config.project_root, environ)
+                except PolicyError as error:
+                    raise PolicyError(f"{grant.source}:1: {error}") from None
+
+
+def refuse_grants(config: SandboxConfig, settings: list[Setting], environ: Mapping[str, str]) -> None:
     """Raise where a file, trusted or not, grants credentials, corral's own files or a protected path."""
     granting = [s for s in settings if s.key in ("containment.read", "containment.write") and s.value]
     if not granting:
         return
-    from corral.guard.path_zones import protected  # noqa: PLC0415  most policies grant no path
-    from corral.policy import installation, path_grants  # noqa: PLC0415  as above
+    from corral.policy import path_grants  # noqa: PLC0415  most policies grant no path
 
-    home = os.path.realpath(environ.get("HOME") or installation.DEFAULT_HOME)
-    directories = [user_dirs.user_directory(kind, environ) for kind in ("config", "state", "cache")]
-    own = (*installation.installation_paths(), *installation.installation_links(), *directories)
+    home = path_grants.home_directory(environ)
     for setting in granting:
         verb = setting.key.partition(".")[2]
         for path in setting.value:  # type: ignore[attr-defined]  # the parser has checked that it is a list of texts
-            real = os.path.realpath(f"{home}{path[1:]}" if path.startswith("~/") else path)
             try:
+                real = os.path.realpath(f"{home}{path[1:]}" if path.startswith("~/") else path)
                 if setting.in_force and not os.path.exists(real):
                     raise PolicyError(f"{setting.key} names {path!r}, which does not exist")
-                if verb == "read":
-                    path_grants.refuse_read_grant(real, home)
-                else:
-                    path_grants.refuse_write_grant(real, home, config.project_root, own)
-                    if protected(real, ""):
-                        raise PolicyError(
-                            f"{setting.key} names {path!r}, which is protected: programs outside the sandbox run it later"
-                        )
+                path_grants.refuse_path(verb, real, config.project_root, environ)
             except PolicyError as error:
                 raise PolicyError(f"{setting.path}:{setting.line}:{setting.column}: {error}") from None

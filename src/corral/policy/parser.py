@@ -10,6 +10,7 @@ from corral.model.errors import PolicyError
 from corral.policy.settings import (
     DECISION_TABLES,
     DECISIONS,
+    GPG_KEY,
     LIST_KINDS,
     MAX_FILE_BYTES,
     NEEDS_BACKEND,
@@ -33,8 +34,14 @@ if TYPE_CHECKING:
 MAX_RULES = 500
 MAX_EXAMPLES = 2000  # of all rules together; each is judged when a file is new
 RULE_KEYS = ("command", "decision", "reason", "instead", "exact", *DECISIONS)
+MAX_GRANTS = 200
+GRANT_LISTS = ("network", "read", "write", "local", "publish", "fetch", "push", "broker")
+GRANT_KEYS = ("command", *GRANT_LISTS, "project", "alone", "allow")
 _SYNTAX_ERROR = pattern(r"(?s)^(.*) \(at (?:line (\d+), column (\d+)|end of document)\)$")
 _AGENT = pattern(r"[a-z0-9-]+")
+_TOOL = pattern(r"@[a-z][a-z0-9-]*")
+_SHAPE = pattern(r"[a-z][a-z0-9-]*/[A-Za-z0-9._@:-]+")
+_TRANSPORT = pattern(r"[!-~]+( refs/heads/[!-)+-~]+\*?)*")
 _WORD = pattern(r"[^\s\x00-\x20'\"$`\\|&;<>(){}*?!~#\[\]]+")
 
 
@@ -63,7 +70,7 @@ def error_at(path: str, position: tuple[int, int], message: str) -> PolicyError:
 
 
 def parse(data: bytes, path: str) -> dict[str, Any]:
-    """Return the `settings` (dotted key, value, line, column) and `rules` of a file as plain data, all of them checked."""
+    """Return the `settings` (dotted key, value, line, column), `rules` and `grants` of a file as plain data, all of them checked."""
     if len(data) > MAX_FILE_BYTES:
         raise error_at(path, (1, 1), f"the file is longer than {MAX_FILE_BYTES} bytes")
     text = _decode(data, path)
@@ -71,18 +78,21 @@ def parse(data: bytes, path: str) -> dict[str, Any]:
     where = _Positions(path, text)
     settings: list[Setting] = []
     rules: list[dict[str, Any]] = []
+    grants: list[dict[str, Any]] = []
     for key, value in tree.items():
         if key == "rule":
             rules = _rules(value, where)
+        elif key == "grant":
+            grants = _grants(value, where)
         elif key in TABLES or key in DECISION_TABLES:
             settings += _table(key, value, where)
         elif key in SETTINGS and "." not in key:
             settings.append((key, _checked((key,), value, where), *where.of(key)))
         else:
-            known = [*(k for k in SETTINGS if "." not in k), *TABLES, *DECISION_TABLES, "rule"]
+            known = [*(k for k in SETTINGS if "." not in k), *TABLES, *DECISION_TABLES, "rule", "grant"]
             where.refuse((key,), f"unknown key {key!r}{_suggestion(key, known)}")
     _refuse_contradictions(settings, rules, where)
-    return {"settings": settings, "rules": rules}
+    return {"settings": settings, "rules": rules, "grants": grants}
 
 
 def _decode(data: bytes, path: str) -> str:
@@ -152,19 +162,21 @@ def _checked(path: tuple[str, ...], value: Any, where: _Positions) -> Any:
         where.refuse(path, str(error))
 
 
-def _checked_items(path: tuple[str, ...], value: Any, where: _Positions) -> list[str]:
+def _checked_items(path: tuple[str, ...], value: Any, where: _Positions) -> list[Any]:
     key = ".".join(path)
     kind = SETTINGS[key].kind
     if not isinstance(value, list):
         where.refuse(path, f"{key} must be {list_of(kind)}, not {value!r}")
-    found: list[str] = []
+    found: list[Any] = []
     for number, item in enumerate(value):
         place: tuple[str | int, ...] = (*path, number)
-        is_below_home = kind == "paths" and isinstance(item, str) and item.startswith("~/")
+        is_below_home = kind in ("paths", "keys") and isinstance(item, str) and item.startswith("~/")
         try:
             checked = check_item(key, item[1:] if is_below_home else item)
         except PolicyError as error:
-            message = f"{error}{', or paths below ~/' * (kind == 'paths')}"
+            message = (
+                f"{error}{', or paths below ~/' * (kind in ('paths', 'keys') and not str(item).startswith(GPG_KEY))}"
+            )
             # `check_item` saw the path without its ~; quote what the file says.
             where.refuse(place, message.replace(repr(item[1:]), repr(item), 1) if is_below_home else message)
         if kind == "names" and "*" in item:
@@ -239,6 +251,78 @@ def _words(rule: dict[str, Any], at: tuple[str, int], where: _Positions) -> tupl
     if "/" in words[0] or words[0].startswith("-") or "=" in words[0]:
         where.refuse(at_command, f"command must begin with the name of a program, not with {words[0]!r}")
     return tuple(words)
+
+
+def _grants(value: object, where: _Positions) -> list[dict[str, Any]]:
+    if not isinstance(value, list) or not all(isinstance(grant, dict) for grant in value):
+        where.refuse(("grant",), "write grants as [[grant]]")
+    if len(value) > MAX_GRANTS:
+        where.refuse(("grant", MAX_GRANTS), f"the file has more than {MAX_GRANTS} grants")
+    grants = []
+    for number, grant in enumerate(value):
+        at = ("grant", number)
+        for key in grant:
+            if key not in GRANT_KEYS:
+                where.refuse((*at, key), f"a grant has no {key!r}{_suggestion(key, GRANT_KEYS)}")
+        words = _words(grant, at, where)
+        openings = [opening for key in GRANT_LISTS for opening in _openings(key, grant.get(key, []), at, where)]
+        if not openings:
+            where.refuse(at, "a grant needs what it opens, as in: network = ['index.example:443']")
+        project = grant.get("project", "")
+        if not isinstance(project, str) or (project and not project.startswith(("/", "~/"))):
+            where.refuse((*at, "project"), f"project must be an absolute path or a path below ~/, not {project!r}")
+        if not isinstance(grant.get("alone", True), bool):
+            where.refuse((*at, "alone"), f"alone must be true or false, not {grant['alone']!r}")
+        allow = grant.get("allow", [])
+        if not isinstance(allow, list) or not all(isinstance(text, str) and text.strip() for text in allow):
+            where.refuse((*at, "allow"), "allow must be a list of example commands")
+        if len(allow) > MAX_EXAMPLES:
+            where.refuse(at, f"the file has more than {MAX_EXAMPLES} examples")
+        line, column = where.of(*at)
+        fields = {"words": words, "openings": openings, "project": project, "alone": grant.get("alone", True)}
+        grants.append({**fields, "allow": allow, "line": line, "column": column})
+    return grants
+
+
+def _openings(key: str, value: Any, at: tuple[str, int], where: _Positions) -> list[tuple[str, str]]:
+    """Return kind and target of each item of a grant's list."""
+    if not isinstance(value, list):
+        where.refuse((*at, key), f"{key} must be a list, not {value!r}")
+    found = []
+    for number, item in enumerate(value):
+        try:
+            found.append(_opening(key, item))
+        except (PolicyError, ValueError) as error:
+            where.refuse((*at, key, number), str(error))
+        if found.index(found[-1]) != number:
+            where.refuse((*at, key, number), f"{key} contains {item!r} twice")
+    return found
+
+
+def _opening(key: str, item: Any) -> tuple[str, str]:
+    if key in ("local", "publish"):
+        return key, str(check_item(f"containment.{key}", item, key))
+    if not isinstance(item, str):
+        raise PolicyError(f"{key} contains {item!r}, which is no text")
+    if key == "network":
+        if _TOOL.fullmatch(item):
+            return "registry", item[1:]
+        if item.startswith("*."):
+            raise PolicyError(f"{key} contains {item!r}; a grant names each host")
+        return key, str(check_item("containment.network", item, key))
+    if key in ("read", "write"):
+        check_item(f"containment.{key}", item.removeprefix("~"), key)
+        return key, item
+    if key == "broker":
+        if not _SHAPE.fullmatch(item):
+            raise PolicyError(f"broker contains {item!r}; it takes texts such as 'gh/read'")
+        return key, item
+    if not _TRANSPORT.fullmatch(item) or (key == "fetch" and " " in item):
+        example = (
+            "'git@forge.example:me/app.git'" if key == "fetch" else "'git@forge.example:me/app.git refs/heads/agent/*'"
+        )
+        raise PolicyError(f"{key} contains {item!r}; it takes texts such as {example}")
+    return "transport", f"{key} {item}"
 
 
 def _refuse_unreachable(

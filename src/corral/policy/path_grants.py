@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 
 from corral._lib.records import Record, frozen
-from corral.guard.path_zones import inside
+from corral.guard.path_zones import inside, is_note_in_home, protected
 from corral.guard.rules.loader import places
 from corral.model.errors import PolicyError
-from corral.policy import user_dirs
+from corral.policy import installation, user_dirs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from corral.policy.config import Containment
+    from corral.policy.config import Containment, SandboxConfig
 
+BOX_PROFILE = "broker-box"  # the profile of a sandbox for one program of the user's, which the broker runs
 _KERNEL_DIRECTORIES = ("/proc", "/dev", "/sys")
 
 
@@ -29,6 +30,35 @@ def _resolve(name: str, paths: Iterable[str]) -> list[str]:
         if not os.path.exists(path):
             raise PolicyError(f"containment.{name} names {path!r}, which does not exist")
     return [os.path.realpath(path) for path in paths]
+
+
+def box_credentials(config: SandboxConfig) -> dict[str, str]:
+    """Return the real path of each credential file that the broker's box for one program sees, by the path where it sees it.
+
+    No file and no option can set these, and a sandbox for an agent's commands has another profile.
+    """
+    paths = config.containment.credentials
+    if paths and config.rules.name != BOX_PROFILE:
+        raise PolicyError("containment.credentials is only for the broker's box, which runs no command of an agent")
+    return {path: os.path.realpath(path) for path in paths}
+
+
+def home_directory(environ: Mapping[str, str]) -> str:
+    """Return the real path of the user's home directory."""
+    return os.path.realpath(environ.get("HOME") or installation.DEFAULT_HOME)
+
+
+def refuse_path(verb: str, path: str, project: str, environ: Mapping[str, str]) -> None:
+    """Raise if a grant of a real path would open credentials, corral's own files or a protected path."""
+    home = home_directory(environ)
+    if verb == "read":
+        refuse_read_grant(path, home)
+        return
+    directories = [user_dirs.user_directory(kind, environ) for kind in ("config", "state", "cache")]
+    own = (*installation.installation_paths(), *installation.installation_links(), *directories)
+    refuse_write_grant(path, home, project, own)
+    if protected(path, ""):
+        _refuse("write", path, "which is protected: programs outside the sandbox run it later")
 
 
 def refuse_read_grant(path: str, home: str) -> None:
@@ -96,12 +126,12 @@ def agent_settings(containment: Containment, home: str) -> AgentSettings:
 
 def refuse_protected(path: str, kept: Iterable[str]) -> None:
     """Raise if a write grant is inside a protected path."""
-    for protected in kept:
-        if inside(path, protected):
+    for each in kept:
+        if inside(path, each):
             _refuse(
                 "write",
                 path,
-                f"which is in the protected path {protected!r}: programs outside the sandbox run it later",
+                f"which is in the protected path {each!r}: programs outside the sandbox run it later",
             )
 
 
@@ -109,13 +139,20 @@ def _refuse_secrets(name: str, path: str, home: str) -> None:
     for kernel in _KERNEL_DIRECTORIES:
         if path == kernel or (inside(path, kernel) and path != "/dev/shm"):  # noqa: S108  the user may grant it
             _refuse(name, path, "which belongs to the kernel; commands have their own")
-    for secret in _secrets(home):
-        if inside(path, secret) or (inside(secret, path) and os.path.lexists(secret)):
+    homes = _homes(home)
+    if name == "read" and any(
+        path != each and inside(path, each) and is_note_in_home(path[len(each) + 1 :]) for each in homes
+    ):
+        return  # the table below names all that an agent host keeps in the home directory
+    for secret in _secrets(homes):
+        # Below a home directory the sandbox hides what a wider grant contains, such as ~/.m2/settings.xml in ~/.m2.
+        is_hidden = any(path != each and inside(path, each) for each in homes) and not secret.endswith("/corral")
+        if inside(path, secret) or (inside(secret, path) and not is_hidden and os.path.lexists(secret)):
             _refuse(name, path, f"which would open {secret!r}: credentials, start-up files or corral's policy")
 
 
-def _secrets(home: str) -> Iterator[str]:
-    for each in _homes(home):
+def _secrets(homes: list[str]) -> Iterator[str]:
+    for each in homes:
         for pattern in places()["secret_home"]:
             yield f"{each}/{pattern.removesuffix('/**')}"
     for pattern in places()["secret"]:

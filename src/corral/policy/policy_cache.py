@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 MAX_ENTRIES = 64  # against a project whose file changes all the time
 MAX_ENTRY_BYTES = 4 * 1024 * 1024
-_FORMAT = 2
+_FORMAT = 3
 _DIGEST_BYTES = 64
 
 
 def load_compiled(data: bytes, digest: str, path: str, environ: Mapping[str, str], root: str) -> dict[str, Any]:
-    """Return the settings and rules of a policy file, from the cache if these bytes were compiled before."""
+    """Return the settings, rules and grants of a policy file, from the cache if these bytes were compiled before."""
     # A rule's examples are judged by one build of the built-in rules, so another build compiles the file again.
     tag = build()
     name = f"{digest}-{_FORMAT}-{tag}-{sys.implementation.cache_tag}"
@@ -53,7 +53,7 @@ def _read(store: Store, name: str) -> dict[str, Any] | None:
         entry: dict[str, Any] = marshal.loads(data[_DIGEST_BYTES:])  # noqa: S302  whole, and only the user can write the store
     except (ValueError, EOFError, TypeError):
         return None
-    return entry if isinstance(entry, dict) and entry.keys() == {"settings", "rules"} else None
+    return entry if isinstance(entry, dict) and entry.keys() == {"settings", "rules", "grants"} else None
 
 
 def _write(store: Store, name: str, data: bytes) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from corral._lib.json_text import dumps
-from corral._lib.network_grants import mask_injection
+from corral._lib.network.network_grants import mask_injection
 from corral._lib.terminal import printable
 from corral.guard.rules.loader import profile_named
 from corral.policy.settings import CONFIG_FIELDS, DECISION_TABLES, SETTINGS, TABLES
@@ -24,8 +24,8 @@ BUILT_IN = "built-in"
 
 def setting_text(setting: Setting) -> str:
     """Return a setting as a policy file writes it."""
-    if setting.key == "rule":
-        return f"[[rule]] {printable(str(setting.value))}"
+    if setting.key in ("rule", "grant"):
+        return f"[[{setting.key}]] {printable(str(setting.value))}"
     return f"{setting.key} = {printable(toml_value(setting.value))}"
 
 
@@ -69,10 +69,16 @@ def to_dict(policy: Policy) -> dict[str, object]:
         "settings": settings,
         **decided,
         "rules": [_rule(rule) for file in rules.commands for rule in file],
+        "grants": [_grant(s) for s in policy.settings if s.key == "grant"],
         "waiting": [
             {"key": s.key, "value": s.value, "path": s.path, "line": s.line, "column": s.column} for s in policy.waiting
         ],
     }
+
+
+def _grant(setting: Setting) -> dict[str, object]:
+    where = {"path": setting.path, "line": setting.line, "column": setting.column}
+    return {"grant": setting.value, "in_force": setting.in_force, **where}
 
 
 def _rule(rule: Any) -> dict[str, object]:
@@ -117,6 +123,11 @@ def policy_lines(policy: Policy, terminal: Terminal) -> list[str]:
     for file in policy.config.rules.commands:
         for rule in file:
             rows += [("", ""), (f"[[rule]] {rule.decision} {' '.join(rule.words)}", rule.source)]
+    given = [s for s in policy.settings if s.key == "grant" and s.in_force]
+    rows += [row for s in given for row in (("", ""), (setting_text(s), f"{s.path}:{s.line}"))]
+    if policy.left_out:
+        rows += [("", ""), ("# left out: only your own policy file may have a [[grant]]", "")]
+        rows += [(f"# {setting_text(s)}", f"{s.path}:{s.line}") for s in policy.left_out]
     if policy.waiting:
         rows += [("", ""), ("# would loosen the policy, and waits for: corral trust", "")]
         rows += [(f"# {setting_text(s)}", f"{s.path}:{s.line}") for s in policy.waiting]

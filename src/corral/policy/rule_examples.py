@@ -1,4 +1,4 @@
-"""Judges the examples of a policy file's rules, under the profile and the rules of that file alone. A wrong example is a PolicyError.
+"""Judges the examples of a policy file's rules and grants, under the profile and the rules of that file alone. A wrong example is a PolicyError.
 
 The result does not depend on the machine.
 """
@@ -12,7 +12,7 @@ from corral.guard.machine import Machine
 from corral.guard.rules.loader import default_denylist, profile_named
 from corral.model.call import Call, Decision
 from corral.policy.config import SandboxConfig
-from corral.policy.merge import profile_with, rule_of
+from corral.policy.merge import grant_of, profile_with, rule_of
 from corral.policy.parser import error_at
 from corral.policy.settings import DECISIONS, DEFAULT_PROFILE
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from corral.model.call import Verdict
+    from corral.policy.answers.family_grants import PolicyGrant
 
 _ROOT = "/nonexistent/project"
 
@@ -40,7 +41,7 @@ class ExampleResult(Record):
 
 
 def compile_policy(parsed: dict[str, Any], path: str) -> dict[str, Any]:
-    """Return a file's settings and its rules, with the effects that each rule lifts. Raise PolicyError for a wrong example."""
+    """Return a file's settings, grants and rules, with the effects that each rule lifts. Raise PolicyError for a wrong example."""
     file = rules_of(parsed)
     for outcome in judge_examples(parsed):
         if outcome.wrong:
@@ -50,13 +51,15 @@ def compile_policy(parsed: dict[str, Any], path: str) -> dict[str, Any]:
         kept = {name: raw[name] for name in ("words", "decision", "line", "column")}
         kept |= {name: raw[name] for name in ("reason", "instead", "exact") if raw.get(name)}
         rules.append({**kept, "lifts": rule.lifts})
-    return {"settings": parsed["settings"], "rules": rules}
+    grants = [{name: value for name, value in raw.items() if name != "allow"} for raw in parsed["grants"]]
+    return {"settings": parsed["settings"], "rules": rules, "grants": grants}
 
 
 def judge_examples(parsed: dict[str, Any]) -> Iterator[ExampleResult]:
-    """Judge every example of every rule of a file."""
+    """Judge every example of every rule and grant of a file."""
     file = rules_of(parsed)
-    config = config_of(parsed)
+    # Errors repeat the reason of a rule, and nobody has said yet whether the file is trusted.
+    config = config_of(parsed, speaker="the rule")
     for raw, rule in zip(parsed["rules"], file, strict=True):
         for name in DECISIONS:
             for text in raw.get(name, ()):
@@ -68,6 +71,26 @@ def judge_examples(parsed: dict[str, Any]) -> Iterator[ExampleResult]:
                 yield ExampleResult(
                     " ".join(rule.words), raw["line"], raw["column"], text, wanted, verdict.decision, wrong
                 )
+    for raw in parsed["grants"]:
+        config = config.replace(posture="balanced")
+        words = " ".join(raw["words"])
+        for text in raw["allow"]:
+            verdict = vet(_call(text), config, Machine(_ROOT))
+            wrong = _not_granted(text, verdict, grant_of(raw, "this file", "/nonexistent").replace(project=""))
+            yield ExampleResult(words, raw["line"], raw["column"], text, Decision.ALLOW, verdict.decision, wrong)
+
+
+def _not_granted(text: str, verdict: Verdict, grant: PolicyGrant) -> str:
+    """Return an error message where an example is not allowed by its own grant."""
+    asked = [finding for finding in verdict.findings if finding.decision is not Decision.ALLOW]
+    if any(finding.grants for finding in verdict.findings) and all(grant.covers(each, _ROOT) for each in asked):
+        others = ", ".join(verdict.others) if grant.alone else ""
+        return (
+            f"the example {text!r} also runs {others}, which could use the grant; set alone = false" if others else ""
+        )
+    needed = ", ".join(f"{each.kind} {each.target}" for each in verdict.grants)
+    why = f"it needs {needed}" if needed else verdict.reason or "it needs no grant"
+    return f"the example {text!r} is not allowed by this grant: {why}"
 
 
 def _wrong(text: str, wanted: Decision, verdict: Verdict) -> str:
@@ -85,11 +108,11 @@ def _decided_elsewhere(text: str, rule: Any, file: tuple[Any, ...]) -> str:
     return f"the example {text!r} gives {rule.decision}, but not by this rule: it does not begin with {' '.join(rule.words)!r}"
 
 
-def rules_of(parsed: dict[str, Any]) -> tuple[Any, ...]:
+def rules_of(parsed: dict[str, Any], *, speaker: str = "") -> tuple[Any, ...]:
     """Return the rules of a file, each with the effects that its allowed examples have."""
     made = []
     for raw in parsed["rules"]:
-        rule = rule_of(raw, "this file")
+        rule = rule_of(raw, "this file", speaker=speaker)
         if rule.decision is Decision.ALLOW:
             lifts: set[str] = set()
             for text in raw.get("allow", ()):
@@ -99,11 +122,11 @@ def rules_of(parsed: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(made)
 
 
-def config_of(parsed: dict[str, Any]) -> SandboxConfig:
+def config_of(parsed: dict[str, Any], *, speaker: str = "") -> SandboxConfig:
     """Return the config under which the rules of one file are judged."""
     settings = {key: value for key, value, _, _ in parsed["settings"]}
     base = profile_with(profile_named(settings.get("profile", DEFAULT_PROFILE)), settings)
-    rules = rules_of(parsed)
+    rules = rules_of(parsed, speaker=speaker)
     profile = base.replace(commands=(rules,) if rules else ())
     listed = default_denylist(profile) | set(settings.get("denylist", ()))
     return SandboxConfig("/usr", profile=profile, denylist=listed)

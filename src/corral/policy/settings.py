@@ -13,29 +13,35 @@ if TYPE_CHECKING:
     from typing import Any
 
 DECISIONS = ("allow", "ask", "deny")  # from loose to tight
-TABLES = ("containment", "limits", "output", "audit")
+TABLES = ("containment", "limits", "output", "audit", "asking")
 DECISION_TABLES = ("effects", "groups")  # tables that give a decision to effects and groups of the built-in rules
-LIST_KINDS = ("names", "patterns", "paths", "hosts", "headers", "agents")
+LIST_KINDS = ("names", "patterns", "paths", "keys", "hosts", "headers", "agents", "ports")
 BACKENDS = ("auto", "warden", "bubblewrap", "none")
-# Hosts that do not tell their hooks whether a person answers a question.
-QUIET_HOSTS = tuple(name for name, host in hosts().items() if host["questions"] == "unknown")
+# Hosts that can ask. Some of them do not tell their hooks whether a person answers.
+ASKING_HOSTS = tuple(name for name, host in hosts().items() if host["questions"] != "nobody")
 DEFAULT_PROFILE = "workspace"  # of the command line and hooks, where no file names one
+DEFAULT_POSTURE = "balanced"  # likewise, where a person can answer
 MAX_FILE_BYTES = 256 * 1024  # of a policy file
 MAX_SECONDS = 1e9  # thirty years; against numbers that no clock of the kernel holds
 MAX_LIMIT = 2**62  # against numbers that no limit of the kernel holds
 MAX_SPILL_BYTES = 2**30  # of one output, against a disk full of saved output
+MAX_HOLD_SECONDS = 1024  # most programs have given up long before
 MAX_GRANTS = 1000  # network destinations; the proxy compares each request with all of them
 NEEDS_BACKEND = "only runs confined commands, and backend is 'none'; set profile = 'strict', or another backend"
+GPG_KEY = "gpg:"  # before the fingerprint of a key
+_FINGERPRINT_DIGITS = (40, 64)
 _NAME_KINDS = ("names", "patterns", "agents")
 _ITEMS = {
     "names": "names",
     "patterns": "names",
     "agents": "names such as 'claude'",
     "paths": "absolute paths below /",
+    "keys": "absolute paths below /, or gpg: and a fingerprint",
     "ports": "port numbers",
     "hosts": "texts such as 'index.example=192.0.2.1'",
     "headers": "texts such as 'index.example:443 Name: value'",
     "network": "destinations such as 'index.example:443'",
+    "requests": "texts such as 'index.example:443 GET /path'",
 }
 
 
@@ -58,7 +64,7 @@ class SettingSpec:
     # Not a record: compiling the constructor of one takes longer than the hook may spend here.
     def __init__(
         self,
-        kind: str,  # choice, switch, whole, share, seconds, network, ports, file, or one of LIST_KINDS
+        kind: str,  # choice, switch, whole, share, seconds, network, ports, file, directory, requests, or one of LIST_KINDS
         tighter: str = "",
         description: str = "",
         choices: tuple[Any, ...] = (),
@@ -89,6 +95,9 @@ def _limit(description: str, tighter: str = "lower", kind: str = "whole") -> Set
 
 SETTINGS = {
     "profile": SettingSpec("choice", "rank", "The profile that the other settings change.", ("workspace", "strict")),
+    "posture": SettingSpec(
+        "choice", "rank", "Which bounded openings of the sandbox are given or asked about. It has no effect under strict.", ("open", "balanced", "locked")
+    ),
     "timeout_seconds": _limit("Wall-clock time of a command; 0 is no limit.", kind="seconds"),
     "max_output_bytes": SettingSpec("whole", "less", "Bytes of each output that the result keeps.", min=0),
     "denylist": SettingSpec("names", "adds", "Programs that are refused by name, in addition to those of the profile."),
@@ -96,23 +105,38 @@ SETTINGS = {
     "environment": SettingSpec("patterns", "grants", "Variables that commands see, besides PATH and similar; * at the end matches any suffix."),
     "host_questions": SettingSpec(
         "names", "owner",
-        "Hosts (cursor, copilot) whose questions you answer yourself. These hosts do not say whether a person answers. Only your own policy file may set this.",
-        QUIET_HOSTS,
+        "Hosts whose own prompt may answer corral's questions: about openings, and every question of a host that does not say whether a person "
+        "answers. Only your own policy file may set this.",
+        ASKING_HOSTS,
+    ),
+    "sessions": SettingSpec(
+        "switch", "owner",
+        "Run the commands of an agent in a session: one sandbox for all of them, instead of one for each. Only your own policy file may set this.",
+        (True, False),
+    ),
+    "signing_keys": SettingSpec(
+        "keys", "owner",
+        "Keys with which corral signs the commits and tags of commands: the path of an SSH key, or gpg: and the fingerprint of a gpg key. The first "
+        "one is used if git names no other. Only your own policy file may set this.",
     ),
     "containment.backend": SettingSpec(
         "choice", "rank", "The program that confines commands.", ("none", "auto", "warden", "bubblewrap"), ("auto", "warden", "bubblewrap")
     ),
     "containment.network": SettingSpec("network", "network", "The network: everything, nothing, or the listed destinations.", ("on", "off")),
     "containment.hosts": SettingSpec("hosts", "grants", "Addresses of granted names, as name=address, used instead of the DNS."),
+    "containment.local": SettingSpec(
+        "ports", "grants", "Ports of this machine's loopback that commands reach as their own: inside, 127.0.0.1:PORT is this machine's.",
+    ),
     "containment.inject": SettingSpec(
-        "headers", "grants", "Headers that the proxy adds to plain HTTP, as name:port Header: value. ${NAME} is a variable of the user's environment."
+        "headers", "grants", "Headers that the proxy adds to plain HTTP, as name:port[/path] Header: value. ${NAME} is a variable of the user's environment."
     ),
     "containment.agents": SettingSpec("agents", "grants", "Agents that may run in a sandbox with the grants of their profile, without a question."),
     "containment.read": SettingSpec("paths", "grants", "Paths that commands may read, besides the project and the system."),
     "containment.write": SettingSpec("paths", "grants", "Paths that commands may write, besides the project."),
     "containment.project": SettingSpec("choice", "rank", "Whether commands may change the project.", ("read-write", "read-only")),
     "containment.scratch": SettingSpec(
-        "choice", "rank", "Which commands share /tmp and HOME: all of the project, or those of one sandbox.", ("project", "sandbox")
+        "choice", "rank", "Which commands share /tmp and HOME: all of the project (HOME only with the same grants), or those of one sandbox.",
+        ("project", "sandbox"),
     ),
     "containment.destructive": SettingSpec(
         "choice", "rank", "How calls that cannot be undone are handled: ask first, or try them in a transaction whose changes the user reviews.",
@@ -120,6 +144,10 @@ SETTINGS = {
     ),
     "containment.accept_partial": SettingSpec("switch", "rank", "Run commands although the kernel lacks some layers.", (True, False)),
     "containment.ptrace": SettingSpec("switch", "rank", "Let debuggers attach to the command's own processes.", (True, False)),
+    "containment.unsigned_commits": SettingSpec(
+        "choice", "rank", "Commits of commands where your git signs yours and no key signs for commands: made unsigned and reported, or refused.",
+        ("report", "refuse"),
+    ),
     "limits.cpu_seconds": _limit("Processor time of a command and all processes it starts."),
     "limits.memory_bytes": _limit("Memory of a command and all processes it starts; 0.5 is half of the machine's memory.", kind="share"),
     "limits.processes": _limit("Processes and threads that exist at the same time."),
@@ -127,6 +155,7 @@ SETTINGS = {
     "limits.file_size_bytes": _limit("Size of each file that a command writes."),
     "limits.disk_bytes": _limit("Disk space that a command may fill."),
     "limits.free_disk_bytes": _limit("Disk space that must stay free.", "higher"),
+    "limits.free_inodes": _limit("Inodes that must stay free: each file and directory takes one.", "higher"),
     "limits.connections": _limit("Connections through the proxy at the same time."),
     "limits.network_bytes": _limit("Bytes through the proxy, in both directions."),
     "output.keep": SettingSpec("choice", "free", "The part of a long output that the result keeps.", ("both", "head", "tail")),
@@ -136,13 +165,23 @@ SETTINGS = {
         "whole", "less", "Bytes of a truncated output that are saved in the commands' /tmp; 0 saves nothing.", max=MAX_SPILL_BYTES, is_optional=True
     ),
     "audit.required": SettingSpec("switch", "rank", "Refuse calls that cannot be written to the audit log.", (False, True)),
+    "asking.hold_seconds": SettingSpec(
+        "whole", "less", "Seconds for which a connection to a destination that is not granted waits while you are asked; 0 refuses it at once.",
+        min=0, max=MAX_HOLD_SECONDS,
+    ),
 }  # fmt: skip
 # A file cannot set these: they belong to a single call.
 CALL_SETTINGS = {
     "containment.settings": SettingSpec("paths"),
     "containment.publish": SettingSpec("ports"),
+    "containment.broker": SettingSpec("directory"),
+    "containment.listings": SettingSpec("directory"),
+    "containment.credentials": SettingSpec("paths"),
+    "containment.requests": SettingSpec("requests"),
+    "containment.sent_bytes": SettingSpec("whole", is_optional=True),
     "output.directory_file": SettingSpec("file", is_optional=True),
     "output.exports_file": SettingSpec("file", is_optional=True),
+    "output.exported": SettingSpec("names"),
     "output.text_file": SettingSpec("file", is_optional=True),
 }
 CONFIG_FIELDS = {"interpreters": "interpreter_block", "environment": "env_allowlist"}  # fields with another name
@@ -153,7 +192,7 @@ def check(key: str, value: Any, *, name: str = "", none: str = "None") -> Any:
     spec = SETTINGS.get(key) or CALL_SETTINGS[key]
     kind, name = spec.kind, name or key
     if (value is None and spec.is_optional) or (
-        value == () and kind in ("paths", "hosts", "headers", "ports", "agents")
+        value == () and kind in ("paths", "keys", "hosts", "headers", "ports", "agents", "requests")
     ):
         return value
     if kind in ("choice", "switch"):
@@ -161,8 +200,8 @@ def check(key: str, value: Any, *, name: str = "", none: str = "None") -> Any:
         return value
     if kind in ("whole", "share", "seconds"):
         return _check_number(name, spec, value, none)
-    if kind == "file":
-        return check_item(key, value)
+    if kind in ("file", "directory"):
+        return value if value == "" and kind == "directory" else check_item(key, value)
     if kind == "network" and isinstance(value, str) and value in spec.choices:
         return value
     if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
@@ -188,8 +227,15 @@ def check_item(key: str, item: Any, name: str = "") -> Any:
     """Return the canonical form of one item of a list. Raise PolicyError where it is invalid."""
     spec = SETTINGS.get(key) or CALL_SETTINGS[key]
     kind, name = spec.kind, name or key
+    if kind == "requests":
+        from corral._lib.network.request_grants import request_grant  # noqa: PLC0415  only calls with a transport have one
+
+        try:
+            return request_grant(item)
+        except ValueError as error:
+            raise PolicyError(f"{name}: {error}") from None
     if kind in ("network", "hosts", "headers"):
-        from corral._lib import network_grants  # noqa: PLC0415  most configs have none
+        from corral._lib.network import network_grants  # noqa: PLC0415  most configs have none
 
         parsers = {
             "network": network_grants.parse_grant,
@@ -197,20 +243,43 @@ def check_item(key: str, item: Any, name: str = "") -> Any:
             "headers": network_grants.injection,
         }
         try:
-            return parsers[kind](item)
+            made = parsers[kind](item)
         except ValueError as error:
             raise PolicyError(f"{name}: {error}") from None
+        if kind == "network":
+            from corral._lib.network.local_ports import loopback_ports  # noqa: PLC0415  as above
+
+            for port in loopback_ports((made,)):
+                _check_local(name, port)
+        return made
     if spec.choices:
         check_choice(name, item, spec.choices)
     elif kind == "ports":
         if type(item) is not int or not 0 < item < 65536:
             raise PolicyError(f"{name} contains {item!r}; a port is a whole number from 1 to 65535")
-    elif kind in ("paths", "file"):
+        if key == "containment.local":
+            _check_local(name, item)
+    elif kind == "keys" and isinstance(item, str) and item.startswith(GPG_KEY):
+        # The whole fingerprint: other keys can be made with the same last digits.
+        if len(item) - len(GPG_KEY) not in _FINGERPRINT_DIGITS or item[len(GPG_KEY) :].strip("0123456789ABCDEFabcdef"):
+            raise PolicyError(
+                f"{name} contains {item!r}; it takes the whole fingerprint, as gpg --list-secret-keys prints it"
+            )
+    elif kind in ("paths", "keys", "file", "directory"):
         if not isinstance(item, str) or not item.startswith("/") or "\0" in item or not item.strip("/"):
-            raise PolicyError(f"{name} contains {item!r}; it takes absolute paths below /")
+            raise PolicyError(f"{name} contains {item!r}; it takes {_ITEMS['keys' if kind == 'keys' else 'paths']}")
     elif not _are_plain_names((item,)):
         raise PolicyError(f"{name} contains {item!r}; it takes plain names such as 'rm', without paths or spaces")
     return item
+
+
+def _check_local(name: str, port: int) -> None:
+    from corral._lib.network.local_ports import check_port  # noqa: PLC0415  most configs have none
+
+    try:
+        check_port(port)
+    except ValueError as error:
+        raise PolicyError(f"{name}: {error}") from None
 
 
 def _are_plain_names(items: tuple[Any, ...]) -> bool:
@@ -257,7 +326,7 @@ def is_tighter(key: str, value: Any, present: Any) -> bool:
         if isinstance(value, str) or isinstance(present, str):
             # A list is not tighter than `on`: a named destination allows some calls that `on` refuses.
             return bool(value == "off")
-        from corral._lib.network_grants import Grants  # noqa: PLC0415  most policies name no destination
+        from corral._lib.network.network_grants import Grants  # noqa: PLC0415  most policies name no destination
 
         grants = Grants(present)
         return all(grants.include(text) for text in value)

@@ -77,10 +77,10 @@ class Store:
             raise PolicyError(f"{path} is longer than {max_bytes} bytes; remove it")
         return data
 
-    def write(self, name: str, data: bytes, *, sync: bool = False) -> None:
+    def write(self, name: str, data: bytes, *, sync: bool = False, mode: int = 0o600) -> None:
         """Write a file. Readers see the old content or the new; with `sync` the new content survives a crash of the machine."""
         partial = f"{self.path}/.{name}.{os.getpid()}-{os.urandom(4).hex()}"
-        descriptor = os.open(partial, _NEW_FILE, 0o600)
+        descriptor = os.open(partial, _NEW_FILE, mode)
         try:
             with open(descriptor, "wb") as file:
                 file.write(data)

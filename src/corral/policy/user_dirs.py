@@ -17,6 +17,7 @@ _PLACES = {
     "state": ("XDG_STATE_HOME", ".local/state"),
     "cache": ("XDG_CACHE_HOME", ".cache"),
 }
+_NO_HOME = "/nonexistent"
 # A directory with one of these files is a project, so commands of some sandbox may write in it.
 PROJECT_MARKS = ("corral.toml", ".git", ".hg", "pyproject.toml", "package.json", "Cargo.toml", "go.mod")
 
@@ -40,7 +41,7 @@ def user_directory(kind: str, environ: Mapping[str, str]) -> str:
     """Return corral's directory for `config`, `state` or `cache`; it need not exist."""
     variable, below_home = _PLACES[kind]
     configured = environ.get(variable, "")
-    base = configured if configured.startswith("/") else f"{environ.get('HOME') or '/nonexistent'}/{below_home}"
+    base = configured if configured.startswith("/") else f"{environ.get('HOME') or _NO_HOME}/{below_home}"
     return f"{os.path.realpath(base)}/corral"
 
 
@@ -49,6 +50,11 @@ def private_directory(kind: str, environ: Mapping[str, str], root: str = "") -> 
     path = user_directory(kind, environ)
     if root:
         refuse_inside_project(path, root)
+    # Root could create it, and then every program without HOME would find files there.
+    if path.startswith(f"{_NO_HOME}/"):
+        raise PolicyError(
+            f"HOME names no directory of the user, so corral has no place for its {kind}; set HOME or {_PLACES[kind][0]}"
+        )
     os.makedirs(path, 0o700, exist_ok=True)
     refuse_writable_by_others(path)
     return path

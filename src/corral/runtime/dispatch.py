@@ -6,6 +6,7 @@ import os
 from time import monotonic, time
 
 from corral.containment import protocol
+from corral.containment.system_limits import explained
 from corral.model.errors import ContainmentError
 from corral.runtime.driver import Driver
 from corral.runtime.handle import Handle
@@ -69,7 +70,7 @@ def start(
 
 def _containment_error(error: BaseException) -> BaseException:
     if isinstance(error, OSError):
-        return ContainmentError(f"the command could not be sent to a warden: {error}")
+        return explained(error, "the command could not be sent to a warden")
     return error
 
 
@@ -77,8 +78,14 @@ def _open_streams(
     streams: Streams, warden: WardenClient, config: SandboxConfig, launch: Launch, options: RunOptions
 ) -> bool:
     """Open the descriptors that the command gets. Returns whether the warden makes the output pipes itself."""
+    if options.stdio:
+        streams.lend(*options.stdio)
+        return False
     if options.inherit_stdio:
         streams.lend_own()
+        return False
+    if options.descriptors:
+        streams.lent += map(os.dup, options.descriptors)
         return False
     if options.pty:
         return False
@@ -115,6 +122,8 @@ def _request(sent: SentCommand, config: SandboxConfig, streams: Streams, *, ward
     flags = protocol.WARDEN_MAKES_PIPES if warden_makes_pipes else 0
     if len(streams.lent) > (0 if warden_makes_pipes else 2):
         flags |= protocol.HAS_STDIN
+    if sent.options.descriptors:
+        flags |= protocol.HAS_CONTROL
     rows = columns = 0
     if sent.options.pty:
         flags = protocol.ON_TERMINAL

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 GRACE_SECONDS = 3.0  # for a warden to end its command after a deadline or a kill; then the warden itself is killed
 LONGEST_WAIT_WITH_INPUT_SECONDS = 0.05  # so that input queued by another thread is written soon
+MAX_MESSAGES = 16  # about one command; a warden sends four, and late ones about its last command
 ANSWER_POLLS = 12  # polls without sleeping; together they take less time than one sleep and wake-up
 NEVER = float("inf")
 _NOTHING_PRINTED = Captured()
@@ -82,8 +83,10 @@ class Driver:
         self._control = RLock()
         limit = sent.launch.timeout_seconds
         self._patience_ends_at = NEVER if limit is None else sent.started_at + limit + GRACE_SECONDS
-        self._silence_seconds = None if sent.options.inherit_stdio else context.config.output.silence_seconds
+        reads_nothing = sent.options.inherit_stdio or bool(sent.options.descriptors)
+        self._silence_seconds = None if reads_nothing else context.config.output.silence_seconds
         self._silent = self._exited = self._expects_pipes = False
+        self._messages = 0
         warden.streams = streams
         streams.close_lent()
         for descriptor in streams.reading:
@@ -97,6 +100,11 @@ class Driver:
             self._streams.close()
             warden.close()
 
+    @property
+    def warden(self) -> WardenClient | None:
+        """The warden that runs the command, or None after its end."""
+        return self._warden
+
     def send(self, kind: int, number: int = 0) -> None:
         """Send a control message about the command to its warden. Does nothing after the command has ended."""
         if self._warden is None or self._warden.pidfd < 0:
@@ -107,7 +115,7 @@ class Driver:
                 try:
                     self._warden.say(kind, self._sent.nonce, number)
                 except OSError:
-                    # The warden is dead; the thread that drives notices that.
+                    # The warden is dead or does not read; the thread that drives notices that.
                     return
 
     def kill(self) -> None:
@@ -234,6 +242,9 @@ class Driver:
             any(warden.poller.poll(0) for _ in range(ANSWER_POLLS))
         if self._printed:
             self._publish()
+        if not seconds and self.result is None:
+            # A warden that is taken over could send output for ever, so a deadline also holds while there is some.
+            self._check_deadlines(warden)
 
     def _publish(self) -> None:
         printed, self._printed = self._printed, []
@@ -342,9 +353,11 @@ class Driver:
         self._handle_if_valid(warden, size)
 
     def _handle_if_valid(self, warden: WardenClient, size: int) -> None:
-        """Handle the message in the inbox. A warden that sends anything else is killed."""
+        """Handle the message in the inbox. A warden that sends anything else, or too much, is killed."""
+        self._messages += 1
         is_outcome = size >= protocol.OUTCOME.size and size == protocol.answer_bytes(warden.inbox)
-        if is_outcome or (size == protocol.CONTROL.size and warden.inbox[0] == protocol.OUTPUT):
+        is_valid = is_outcome or (size == protocol.CONTROL.size and warden.inbox[0] == protocol.OUTPUT)
+        if is_valid and self._messages <= MAX_MESSAGES:
             self._handle_message(warden)
         else:
             self._conclude_without_warden(warden)
@@ -389,10 +402,15 @@ class Driver:
                 self._drain(warden)
             elif protocol.answer_bytes(inbox) > protocol.OUTCOME.size:
                 self._take_printed(inbox)
-            self._conclude(warden, parse_outcome(inbox, self._sent.launch, self._context.config.limits))
+            try:
+                ending = parse_outcome(inbox, self._sent.launch, self._context.config.limits)
+            except protocol.ProtocolError:
+                self._conclude_without_warden(warden)
+                return
+            self._conclude(warden, ending)
             # The warden is back in the pool: its inbox may already hold the answer to another thread's command.
             return
-        if kind == protocol.EXITED:
+        if kind == protocol.EXITED and not self._exited:
             self._exited = True
             self._report_drained()
         elif kind == protocol.OUTPUT:
@@ -453,6 +471,7 @@ class Driver:
             self._pool.release(warden)
         else:
             warden.close()
+        self._pool.settle()
         if self._on_result is not None:
             self._on_result(self.result)
 

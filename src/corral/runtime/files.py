@@ -7,9 +7,10 @@ import stat
 from errno import EACCES, EISDIR
 
 from corral.guard.machine import host_path, resolve_in_sandbox
-from corral.guard.path_zones import classify_path, inside
+from corral.guard.path_zones import classify_path, inside, is_credential_file
 from corral.guard.rules.loader import effects
 from corral.model.call import Decision
+from corral.policy.installation import DEFAULT_HOME
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,12 +65,30 @@ def _place(path: str, config: SandboxConfig, scratch: Shown, closed: dict[str, s
         top in dict(scratch) and _is_hidden(resolved if closed is _READING else os.path.dirname(resolved), shown)
     ):
         raise PermissionError(EACCES, "the path leads outside project root", path)
+    if top != config.project_root and top not in dict(scratch) and _is_secret(resolved, config):
+        raise PermissionError(
+            EACCES, "the path may contain credentials; only a grant that names the file shows it", path
+        )
     if resolved == top:
         raise IsADirectoryError(EISDIR, os.strerror(EISDIR), path)
-    effect = closed.get(classify_path(resolved, config.project_root, ""), "")
+    zone = classify_path(resolved, config.project_root, "")
+    if closed is _WRITING and top not in dict(scratch):
+        from corral.containment.filesystem.runs_later import runs_later  # noqa: PLC0415  reads do not need it
+
+        zone = "protected" if runs_later(resolved, top) else zone
+    effect = closed.get(zone, "")
     if effect and config.rules.effects[effect] != Decision.ALLOW:
         raise PermissionError(EACCES, effects()[effect]["reason"].format(text=path, detail=""), path)
     return top, resolved[len(top) + 1 :], shown
+
+
+def _is_secret(path: str, config: SandboxConfig) -> bool:
+    """Return whether the sandbox hides a path in a grant, because of its place or its name."""
+    home = os.path.realpath(os.environ.get("HOME") or DEFAULT_HOME)
+    read, write = ([*map(os.path.realpath, paths)] for paths in (config.containment.read, config.containment.write))
+    is_named = path in read or any(inside(path, each) for each in write)
+    by_name = not is_named and is_credential_file(os.path.basename(path))
+    return by_name or classify_path(path, config.project_root, home) == "secret"
 
 
 def _is_hidden(path: str, shown: Shown) -> bool:

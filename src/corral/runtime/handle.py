@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from corral.model.result import SandboxResult
     from corral.runtime.driver import Driver, OnResult
+    from corral.runtime.processes import WardenClient
     from corral.runtime.streams import Chunk
 
 
@@ -38,6 +39,11 @@ class Handle:
     def result(self) -> SandboxResult | None:
         """The result, or None while the command runs."""
         return self._result if self._driver is None else self._driver.result
+
+    @property
+    def warden(self) -> WardenClient | None:
+        """The warden that runs the command, or None when none does."""
+        return None if self._driver is None else self._driver.warden
 
     def wait(self, timeout: float | None = None) -> SandboxResult:
         """Drive the command to its end and return its result; TimeoutError after `timeout` seconds, and the command runs on."""

@@ -7,6 +7,7 @@ import stat
 
 from corral._lib.quoting import shell_quote
 from corral._lib.records import Record, frozen
+from corral.containment.filesystem.view import BROKER
 from corral.guard.rules.loader import places
 from corral.model.call import DENIED_EXIT_CODE, NOT_EXECUTABLE_EXIT_CODE, NOT_FOUND_EXIT_CODE, Call, Launch
 from corral.runtime.environment import overlay
@@ -59,7 +60,7 @@ def plan_launch(options: RunOptions, config: SandboxConfig, environment: dict[st
         argv = ("bash", "--noprofile", "--norc", "-c", "--", *_shell_arguments(words[0], config.output))
         launch = Launch(bash, argv, cwd, env, stdin, timeout)
     else:
-        executable = _find(words[0], cwd, env["PATH"])
+        executable = _find(words[0], cwd, env["PATH"], config.containment.broker)
         if isinstance(executable, LaunchFailure):
             return executable
         launch = Launch(executable, words, cwd, env, stdin, timeout)
@@ -67,6 +68,17 @@ def plan_launch(options: RunOptions, config: SandboxConfig, environment: dict[st
     if is_plain and (call.shell or "/" in words[0]):
         _last = (words, call.shell, config, environment, launch)
     return launch
+
+
+def plan_shell(argv: tuple[str, ...], config: SandboxConfig, environment: dict[str, str]) -> Launch | LaunchFailure:
+    """Return the launch of a bash that lasts. Its time limits are those of the texts that it gets."""
+    bash = _system_program(argv[0])
+    if bash is None:
+        reason = (
+            "A session needs bash in a system directory, but it is not installed there. Use run with a list instead."
+        )
+        return LaunchFailure(DENIED_EXIT_CODE, reason)
+    return Launch(bash, argv, config.project_root, environment)
 
 
 _last: tuple[tuple[str, ...], bool, object, object, Launch | None] = ((), False, None, None, None)
@@ -147,11 +159,14 @@ def _system_program(name: str) -> str | None:
     return None
 
 
-def _find(name: str, cwd: str, path: str) -> str | LaunchFailure:
+def _find(name: str, cwd: str, path: str, broker: str) -> str | LaunchFailure:
     if "/" in name:
         # Not checked here: the file may change until exec(), which reports the error.
         return name if name[0] == "/" else f"{cwd}/{name}"
     candidates = [f"{directory}/{name}" for directory in path.split(":")]
+    if broker and f"{BROKER}/bin/{name}" in candidates and os.access(f"{broker}/bin/{name}", os.X_OK):
+        # On the host the stub has another path.
+        return f"{BROKER}/bin/{name}"
     for candidate in candidates:
         if os.access(candidate, os.X_OK) and stat.S_ISREG(os.stat(candidate).st_mode):
             return candidate

@@ -11,7 +11,14 @@ from corral._lib.records import Record, frozen
 from corral._lib.timestamps import format_utc
 from corral.containment import protocol
 from corral.containment.violations.detect import limit_hit
-from corral.model.call import NOT_EXECUTABLE_EXIT_CODE, NOT_FOUND_EXIT_CODE, TIMED_OUT_EXIT_CODE, Usage, Violation
+from corral.model.call import (
+    NOT_EXECUTABLE_EXIT_CODE,
+    NOT_FOUND_EXIT_CODE,
+    TIMED_OUT_EXIT_CODE,
+    UNCLEAN_EXIT_CODE,
+    Usage,
+    Violation,
+)
 from corral.model.result import SandboxResult
 
 TYPE_CHECKING = False
@@ -32,8 +39,11 @@ _LIMIT_FLAGS = {
     protocol.PROCESS_LIMIT_REACHED: ("process-limit", "processes", True),
     protocol.TOO_MUCH_WRITTEN: ("disk-limit", "disk_bytes", False),
     protocol.DISK_NEARLY_FULL: ("disk-full", "free_disk_bytes", False),
+    protocol.INODES_NEARLY_USED_UP: ("disk-full", "free_inodes", False),
 }
 _LIMITS_BROKEN = sum(_LIMIT_FLAGS)
+MAX_CPU_SECONDS = 1e12  # thirty years on a thousand cores
+MAX_STATUS = 0xFFFF  # of a process that has ended
 _SIGNALED = 0x7F  # bits of a wait status that are 0 when the process has exited
 _LEFT_RUNNING = Violation("left-running", detail="processes that the command started could not be ended by SIGKILL")
 _WARDEN_LOST = Violation(
@@ -74,7 +84,7 @@ def build_result(
     on_terminal: bool,
 ) -> SandboxResult:
     """Return the result of a command. `fields` come from `output_fields`."""
-    violations = ending.violations
+    violations, exit_code = ending.violations, ending.exit_code
     if context.inspect is not None:
         errors = fields["stderr"]
         # A terminal, and shell text such as `make 2>&1 | tail`, mixes errors into stdout.
@@ -83,14 +93,17 @@ def build_result(
         cwd, missing = sent.launch.cwd, warden.missing_layers
         found = context.inspect(errors, cwd, missing, signal=ending.signal, began_at=sent.began_at, warden=warden.pid)
         if found:
-            known = {violation.kind for violation in violations}
+            # A command that succeeded did not miss a variable that it warns about.
+            known = {violation.kind for violation in violations} | ({"environment"} if exit_code == 0 else set())
             violations += tuple([violation for violation in found if violation.kind not in known])
+            if exit_code == 0 and any(violation.remains for violation in found):
+                exit_code = UNCLEAN_EXIT_CODE
     if ending.message:
         message = ending.message.encode("utf-8", "surrogateescape")
         fields["stderr"] += message
         fields["stderr_bytes"] += len(message)
     return SandboxResult(
-        exit_code=ending.exit_code,
+        exit_code=exit_code,
         timed_out=ending.timed_out,
         duration_ms=(monotonic() - sent.started_at) * 1000,
         signal=ending.signal,
@@ -103,6 +116,7 @@ def build_result(
         killed=ending.killed,
         transaction=context.transaction,
         network=context.config.containment.reach,
+        grants=context.grants,
         **fields,
     )
 
@@ -127,8 +141,11 @@ class Ending(Record):
 
 
 def parse_outcome(message: bytearray, launch: Launch, limits: Limits) -> Ending:
-    """Parse a warden's outcome message."""
+    """Parse a warden's outcome message. Raise ProtocolError if the kernel reports no such values."""
     _, _, flags, status, error, killed, user, system, peak, read, written, _, _ = protocol.OUTCOME.unpack_from(message)
+    # A comparison with NaN is false, so NaN is refused too.
+    if not (0.0 <= user <= MAX_CPU_SECONDS and 0.0 <= system <= MAX_CPU_SECONDS and 0 <= status <= MAX_STATUS):
+        raise protocol.ProtocolError("the outcome has values that no command has")
     usage = Usage(user, system, peak, read, written)
     if not (flags or error or status & _SIGNALED):
         return Ending(status >> 8, None, False, (), killed, usage)

@@ -15,6 +15,7 @@ from errno import EIO
 from time import monotonic
 
 from corral.containment import protocol
+from corral.containment.system_limits import explained
 from corral.model.errors import ContainmentError
 from corral.runtime.processes import KeeperClient, WardenClient
 
@@ -22,6 +23,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from asyncio import Future
     from collections.abc import Callable, Sequence
+
+    from corral._lib.fork_lock import ProcessOwner
+    from corral.runtime.processes import Probes
 
 
 MAX_IDLE_WARDENS = 16  # kept after a burst of commands; each takes about 2 MB
@@ -59,9 +63,19 @@ class Pool:
         *,
         lend: Callable[[], Sequence[int]] | None = None,
         generation: Callable[[], int] | None = None,
+        added_masks: Callable[[], Sequence[str]] = tuple,
+        settle: Callable[[], object] | None = None,
+        probes: Callable[[], Probes | None] = lambda: None,
     ) -> None:
         self._plan = plan
+        self._probes = probes  # returns what the last plan says about the layers of this machine
+        self.admission: ProcessOwner | None = (
+            None  # set once the sandbox has checked the layers of a warden of this process
+        )
+        self._status: tuple[str, str, tuple[str, ...]] | None = None  # of the first warden since the pool was retired
         self._generation = generation  # increases when a credential file appears that running wardens do not hide
+        self._added_masks = added_masks  # returns the credential files that the plan does not name
+        self._settle = settle  # waits until nothing is done any more that is only done while commands run
         self._lend = lend  # returns the proxy's descriptors, which a new keeper gets with its plan
         self._lock = allocate_lock()  # for the requests and the set of wardens
         self._keeper_lock = allocate_lock()  # held while the keeper is asked, which may take long
@@ -110,7 +124,7 @@ class Pool:
         for _ in range(MAX_IDLE_WARDENS + MAX_STARTS):
             try:
                 protocol.send(warden.sock, message, descriptors)
-            except (BrokenPipeError, ConnectionResetError):
+            except (BrokenPipeError, ConnectionResetError, BlockingIOError):
                 warden.close()
             except OSError:
                 self.release(warden)
@@ -126,6 +140,10 @@ class Pool:
         warden.close()
         raise ContainmentError("every warden exits before it accepts a command; run `corral doctor` for the cause")
 
+    def hides_all(self, warden: WardenClient) -> bool:
+        """Return whether a warden hides every credential file that is known by now."""
+        return self._generation is None or warden.generation >= self._generation()
+
     def release(self, warden: WardenClient) -> None:
         """Return a warden whose command has ended to the pool."""
         if self._closed:
@@ -136,6 +154,11 @@ class Pool:
         self._idle.append(warden)
         if len(self._idle) > 1:
             self._trim(now)
+
+    def settle(self) -> None:
+        """Wait, before a result returns, until what is done in the background while commands run is done."""
+        if self._settle is not None:
+            self._settle()
 
     def sweep(self, lost: WardenClient) -> tuple[int, int]:
         """Kill the processes of a lost warden. Returns how many were killed, and the limit flags of its cgroup."""
@@ -176,6 +199,7 @@ class Pool:
         """End the keeper and all its wardens. `then` is called before the next keeper can start."""
         with self._keeper_lock:
             self._drop_keeper()
+            self._status = None
             if then is not None:
                 then()
 
@@ -210,6 +234,8 @@ class Pool:
                 warden = self._pop_idle() or self._make()
             except BaseException as failure:  # noqa: BLE001  raised in the thread that asked
                 error = failure
+                if isinstance(failure, OSError):
+                    error = explained(failure, "a sandbox process cannot be started")
             with self._lock:
                 is_cancelled = request.is_cancelled
                 if not is_cancelled:
@@ -255,6 +281,30 @@ class Pool:
             except (OSError, protocol.ProtocolError):
                 self._drop_keeper()
 
+    def keeper_pid(self) -> int | None:
+        """Return the pid of the keeper, if there is one."""
+        keeper = self._keeper
+        return None if keeper is None or not keeper.pid else keeper.pid
+
+    def remount(self, paths: Sequence[str]) -> bool:
+        """Make paths that were replaced outside read-only again for every running command. Returns false if that is not possible."""
+        with self._keeper_lock:
+            keeper = self._keeper
+            if keeper is None:
+                return False
+            # New wardens mount what is at the paths now.
+            self._close_idle()
+            message = bytes((protocol.REMOUNT,)) + b"\0".join(map(os.fsencode, paths))
+            for warden in self._known():
+                if warden.pidfd < 0:
+                    continue
+                try:
+                    if warden.namespace < 0 or keeper.ask(message, (warden.namespace,))[0]:
+                        return False
+                except (OSError, ValueError, protocol.ProtocolError):
+                    return False
+            return True
+
     def _make(self, place: str = "") -> WardenClient:
         """Make a warden for the project, or for the workspace of a transaction."""
         error = ""
@@ -264,14 +314,18 @@ class Pool:
                 # Read first: the new warden hides at least the credential files of this generation.
                 generation = self._generation() if self._generation is not None else 0
                 try:
-                    number, descriptors = keeper.ask(bytes((protocol.NEW,)) + os.fsencode(place))
+                    message = b"\0".join(map(os.fsencode, (place, *self._added_masks())))
+                    number, descriptors = keeper.ask(bytes((protocol.NEW,)) + message)
+                    sock = _warden_socket(descriptors)
                 except (OSError, protocol.ProtocolError):
                     # The keeper was killed or stopped from outside; the next iteration starts another one.
                     self._drop_keeper()
                     continue
-                if not descriptors:
-                    raise ContainmentError(f"the keeper could not make a warden: {os.strerror(number)}")
-                warden = WardenClient(socket(fileno=descriptors[0]), number, descriptors[1])
+                if sock is None and self._tries_layers_again():
+                    continue
+                if sock is None:
+                    raise explained(OSError(number, os.strerror(number)), "the keeper could not make a warden")
+                warden = WardenClient(sock, number, descriptors[1])
                 warden.generation = generation
                 with self._lock:
                     self._wardens.add(warden)
@@ -280,10 +334,24 @@ class Pool:
             except (OSError, protocol.ProtocolError):
                 warden.close()
                 error = keeper.last_error()
+                with self._keeper_lock:
+                    self._tries_layers_again()
                 continue
+            self._check_status(warden)
             return warden
         why = error or "it was killed"
         raise ContainmentError(f"The sandbox process exited during start-up: {why}. Run `corral doctor` for the cause")
+
+    def _check_status(self, warden: WardenClient) -> None:
+        """Raise where a warden has other layers than the warden that was admitted, which a new keeper may cause."""
+        status = warden.backend, warden.enforcement, warden.missing_layers
+        if self._status not in (None, status):
+            warden.close()
+            self._status = self.admission = None
+            raise ContainmentError(
+                "the layers that contain commands changed while the sandbox was open, so the command did not run; run it again"
+            )
+        self._status = status
 
     def _started_keeper(self) -> KeeperClient:
         if self._closed:
@@ -292,11 +360,24 @@ class Pool:
             # Assigned before it starts: a fork meanwhile must close its descriptors.
             self._keeper = KeeperClient()
             try:
-                self._keeper.start(self._plan, self._lend)
-            except BaseException:
+                self._keeper.start(self._plan, self._lend, self._probes)
+            except BaseException as error:
                 self._keeper = None
+                if isinstance(error, ContainmentError) and self._tries_layers_again():
+                    return self._started_keeper()
                 raise
         return self._keeper
+
+    def _tries_layers_again(self) -> bool:
+        """Let the next keeper try all layers, if this one got the list of those that hold, and no warden of it ever began.
+
+        The caller holds the keeper's lock.
+        """
+        probes = self._probes()
+        if self._status is not None or probes is None or not probes.forget():
+            return False
+        self._drop_keeper()
+        return True
 
     def _trim(self, now: float) -> None:
         try:
@@ -309,10 +390,13 @@ class Pool:
             return
         oldest.close()
 
-    def _drop_keeper(self) -> None:
+    def _close_idle(self) -> None:
         idle, self._idle = self._idle, []
         for warden in idle:
             warden.close()
+
+    def _drop_keeper(self) -> None:
+        self._close_idle()
         if self._keeper is not None:
             self._keeper.end()
             self._keeper = None
@@ -320,6 +404,7 @@ class Pool:
     def _forget_after_fork(self) -> None:
         self._lock = allocate_lock()
         self._keeper_lock = allocate_lock()
+        self._status = None
         self._requests = deque()
         self._makers = 0
         for warden in list(self._wardens):
@@ -334,6 +419,19 @@ class Pool:
 
     def __del__(self) -> None:
         self.close()
+
+
+def _warden_socket(descriptors: tuple[int, ...]) -> socket | None:
+    """Return the socket of a new warden, or None if no warden was made. Raise where a keeper sent other descriptors."""
+    if not descriptors:
+        return None
+    try:
+        if len(descriptors) != 2:
+            raise protocol.ProtocolError("the keeper sent other descriptors than those of a warden")
+        return socket(fileno=descriptors[0])
+    except (OSError, protocol.ProtocolError):
+        protocol.close_all(descriptors)
+        raise
 
 
 def _set(ready: Future[None]) -> None:

@@ -11,7 +11,18 @@ import os
 import select
 import sys
 from _io import FileIO
-from _socket import AF_UNIX, SHUT_RDWR, SO_RCVTIMEO, SOCK_SEQPACKET, SOL_SOCKET, socket, socketpair
+from _socket import (
+    AF_UNIX,
+    MSG_DONTWAIT,
+    MSG_NOSIGNAL,
+    SHUT_RDWR,
+    SO_RCVTIMEO,
+    SO_SNDTIMEO,
+    SOCK_SEQPACKET,
+    SOL_SOCKET,
+    socket,
+    socketpair,
+)
 from _struct import pack
 from _thread import RLock
 from signal import SIGKILL, SIGSTOP, SIGTERM, SIGUSR1, pidfd_send_signal, valid_signals
@@ -19,14 +30,26 @@ from time import monotonic, sleep
 
 from corral.containment import protocol
 from corral.containment.kernel import namespaces, process_tree
+from corral.containment.system_limits import explained
 from corral.model.errors import ContainmentError
 from corral.runtime.streams import READ_BYTES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from typing import Protocol
 
+    from corral.containment.plan import Place
     from corral.runtime.streams import Streams
+
+    class Probes(Protocol):
+        """The cache of what earlier keepers found about the machine."""
+
+        held: tuple[str, ...]
+
+        def keep(self, held: Sequence[str], places: Mapping[str, Place]) -> None: ...
+        def forget(self) -> bool: ...
+
 
 START_SECONDS = 30.0  # for a keeper or warden to become ready; a loaded machine may take seconds
 END_SECONDS = 5.0  # for a keeper to exit; it spends up to 2 of them on processes that no signal ends
@@ -34,8 +57,17 @@ FORCE_SECONDS = 2.0  # for killing the processes of a keeper that does not exit
 LONGEST_WAIT_SECONDS = 5.0  # of one wait for an answer, so that a kill from another thread takes effect
 LOOK_SECONDS = 0.1  # between two checks whether a silent keeper was stopped by SIGSTOP
 _FIRST_FREE_DESCRIPTOR = 10  # above the fixed numbers 0 to 4 of the keeper
-# Appended: a package beside corral must not replace a module of the standard library.
-_PROGRAM = "import sys; sys.path.append(sys.argv[1]); from corral.containment.processes.keeper import main; main()"
+# As the hook does, so that corral's modules load in less time. Appended: a package beside corral must not replace a module of the
+# standard library.
+_PROGRAM = """\
+import sys
+sys.path.insert(0, sys.argv[1] + "/corral/_lib")
+import fast_import
+sys.path[:] = [*sys.path[1:], sys.argv[1]]
+fast_import.begin()
+from corral.containment.processes.keeper import main
+main()
+"""
 
 
 class WardenClient:
@@ -46,6 +78,8 @@ class WardenClient:
         self._closing = RLock()  # two threads may close it; a descriptor number must not be used after it was closed
         # The kernel's timeout serves a thread that waits for the answer alone.
         sock.setsockopt(SOL_SOCKET, SO_RCVTIMEO, pack("@ll", int(LONGEST_WAIT_SECONDS), 0))
+        # A warden that reads nothing must not hold up the thread that sends it a command.
+        sock.setsockopt(SOL_SOCKET, SO_SNDTIMEO, pack("@ll", int(LONGEST_WAIT_SECONDS), 0))
         self.pid = pid
         self.descriptor = sock.fileno()
         self.pidfd = pidfd
@@ -59,6 +93,7 @@ class WardenClient:
         # Two open files that keep two descriptor numbers free for the command's pipes, whatever else the host opens.
         # A FileIO may be closed twice without harm.
         self._reserved: list[FileIO] = []
+        self._namespace: list[FileIO] = []  # its mount namespace, if paths can be mounted there later
         self.buffer = memoryview(bytearray(READ_BYTES))
         self.backend = self.enforcement = ""
         self.missing_layers: tuple[str, ...] = ()
@@ -67,9 +102,17 @@ class WardenClient:
         """Wait until the warden has set up the sandbox for its commands."""
         if not self.poller.poll(START_SECONDS * 1000):
             raise ContainmentError(f"a warden was not ready after {START_SECONDS:g} seconds")
-        self.backend, self.enforcement, self.missing_layers = protocol.unpack_ready(
-            self.sock.recv(protocol.MAX_PACKET_BYTES)
-        )
+        message, descriptors = protocol.receive(self.sock)
+        if len(descriptors) == 1:
+            self._namespace.append(FileIO(descriptors[0]))
+        else:
+            protocol.close_all(descriptors)
+        self.backend, self.enforcement, self.missing_layers = protocol.unpack_ready(message)
+
+    @property
+    def namespace(self) -> int:
+        """A descriptor of its mount namespace, or -1."""
+        return self._namespace[0].fileno() if self._namespace else -1
 
     def receive(self) -> tuple[bytes, tuple[int, ...]]:
         """Return the next message with its descriptors, or an empty one when none comes."""
@@ -109,7 +152,8 @@ class WardenClient:
 
     def say(self, kind: int, nonce: bytes, number: int) -> None:
         """Send a control message about the running command."""
-        protocol.send(self.sock, protocol.CONTROL.pack(kind, nonce, number))
+        # Not blocking: a warden that is taken over need not read, and would hold up this thread for ever.
+        self.sock.send(protocol.CONTROL.pack(kind, nonce, number), MSG_NOSIGNAL | MSG_DONTWAIT)
         pidfd_send_signal(self.pidfd, SIGUSR1)
 
     def close(self) -> None:
@@ -143,6 +187,9 @@ class WardenClient:
             if pidfd >= 0:
                 self.sock.close()
                 self.free_reserved()
+                for file in self._namespace:
+                    file.close()
+                self._namespace.clear()
                 os.close(pidfd)
 
     def forget_after_fork(self) -> None:
@@ -180,7 +227,12 @@ class KeeperClient:
         self.ctl.settimeout(START_SECONDS)
         self.backend = self.enforcement = ""
 
-    def start(self, plan: Callable[[], bytes], lend: Callable[[], Sequence[int]] | None = None) -> None:
+    def start(
+        self,
+        plan: Callable[[], bytes],
+        lend: Callable[[], Sequence[int]] | None = None,
+        probes: Callable[[], Probes | None] = lambda: None,
+    ) -> None:
         """Start the keeper and wait until it is ready. The descriptors from `lend` are sent with the plan and closed here."""
         try:
             self.pid = _start(self.theirs.fileno(), self.host, self.errors)
@@ -189,10 +241,14 @@ class KeeperClient:
             # The plan is made while the keeper's interpreter starts.
             self._send_plan(plan(), () if lend is None else lend())
             self.backend, self.enforcement, self.missing_layers = self._await_ready()
+            self._receive_facts(probes())
         except (OSError, protocol.ProtocolError) as error:
-            why = self.last_error() or ("it exited at once" if isinstance(error, ConnectionError) else str(error))
+            why = self.last_error() or ("it exited at once" if isinstance(error, ConnectionError) else "")
             self.end()
-            raise ContainmentError(f"the keeper, which runs all commands, did not start: {why}") from error
+            what = "the keeper, which runs all commands, did not start"
+            if not why and isinstance(error, OSError):
+                raise explained(error, what) from error
+            raise ContainmentError(f"{what}: {why or error}") from error
         except BaseException:
             self.end()
             raise
@@ -203,9 +259,9 @@ class KeeperClient:
             return ""
         return os.pread(self.errors, 1 << 16, 0).decode("utf-8", "replace").strip().rpartition("\n")[2]
 
-    def ask(self, message: bytes) -> tuple[int, tuple[int, ...]]:
+    def ask(self, message: bytes, descriptors: Sequence[int] = ()) -> tuple[int, tuple[int, ...]]:
         """Send a request and return the number and the descriptors of the answer."""
-        protocol.send(self.ctl, message)
+        protocol.send(self.ctl, message, descriptors)
         if not self._becomes_readable(self.ctl.fileno(), START_SECONDS):
             raise TimeoutError("the keeper was stopped, or does not answer")
         run_program, descriptors = protocol.receive(self.ctl)
@@ -231,6 +287,14 @@ class KeeperClient:
         if not message:
             raise ConnectionResetError
         return protocol.unpack_ready(message)
+
+    def _receive_facts(self, probes: Probes | None) -> None:
+        """Receive what the keeper has found by trying. No command has run yet, so it can be trusted."""
+        message = self.ctl.recv(protocol.MAX_PACKET_BYTES)
+        if message[:1] != bytes((protocol.FACTS,)):
+            raise protocol.ProtocolError("the keeper did not say which layers it has tried")
+        if probes is not None:
+            probes.keep(*protocol.unpack(message[1:]))
 
     def _close_theirs(self) -> None:
         self.theirs.close()

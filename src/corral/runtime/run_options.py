@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from corral.model.call import Connection, Launch, Verdict, Violation
+    from corral.model.grant import Grant
     from corral.policy.config import SandboxConfig
     from corral.runtime.waiters import OnOutput
 
@@ -39,7 +40,11 @@ class RunOptions(Record):
     pty: bool = False
     rows: int = 24
     columns: int = 80
+    stdio: tuple[int, ...] = ()  # the three streams that `inherit_stdio` lends, instead of this process's own
     call_id: str = ""  # the model's id of the tool call, for observers
+    descriptors: tuple[
+        int, ...
+    ] = ()  # to be the command's stdout, stderr, stdin and number 3; nothing is captured then
 
     def _validate(self) -> None:
         if self.pty:
@@ -73,6 +78,7 @@ class RunContext(Record):
     spill: Callable[[], Capture] | None = None  # creates captures that save truncated output to a file
     connections: Callable[[float], tuple[Connection, ...]] | None = None  # returns the proxied connections since a time
     transaction: str | None = None  # id of the transaction in which all commands run
+    grants: tuple[Grant, ...] = ()  # of the one call of a granted sandbox
 
     def new_capture(self) -> Capture:
         """Return a buffer for the output of one command."""

@@ -10,6 +10,8 @@ import time
 
 from corral.guard.cache import VerdictCache
 from corral.model.call import DENIED_EXIT_CODE, NOT_EXECUTABLE_EXIT_CODE, Decision, Launch
+from corral.model.errors import PolicyError
+from corral.model.grant import POSTURE, PROGRAM, Yes
 from corral.model.result import SandboxResult
 from corral.runtime import dispatch
 from corral.runtime.handle import Handle
@@ -17,7 +19,7 @@ from corral.runtime.launch import LaunchFailure, plan_launch
 from corral.runtime.observers import ObservedCall
 from corral.runtime.outcome import call_fields
 from corral.runtime.run_options import RunContext
-from corral.runtime.shared_state import SharedState
+from corral.runtime.shared_state import GrantedSandbox, SharedState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +27,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from corral._lib.fork_lock import ProcessOwner
+    from corral.containment.network.hold_answers import OnHold
     from corral.model.call import Call, Verdict
+    from corral.model.grant import Grant
     from corral.policy.config import SandboxConfig
     from corral.runtime.capture import Capture
     from corral.runtime.driver import OnResult
@@ -33,7 +37,7 @@ if TYPE_CHECKING:
     from corral.runtime.pool import Pool
     from corral.runtime.processes import WardenClient
     from corral.runtime.run_options import RunOptions
-    from corral.runtime.shared_state import OnAsk
+    from corral.runtime.shared_state import OnAsk, OpenGrants
 
 ID_BYTES = 16
 
@@ -41,8 +45,18 @@ ID_BYTES = 16
 class CommandRunner:
     """Runs calls under one context, with the wardens of one pool."""
 
-    def __init__(self, state: SharedState, context: RunContext, pool: Pool, verdicts: VerdictCache) -> None:
+    def __init__(
+        self,
+        state: SharedState,
+        context: RunContext,
+        pool: Pool,
+        verdicts: VerdictCache,
+        open_grants: OpenGrants | None = None,
+    ) -> None:
         self.state = state
+        self._open_grants = (
+            open_grants  # None where no call can have grants: in a transaction, and in a granted sandbox
+        )
         self.context = context
         self.pool = pool
         self._verdicts = verdicts
@@ -99,10 +113,13 @@ class CommandRunner:
         was_admitted = self._is_admitted()  # read first: `look` then sees the environment that `admit` has set
         environment, machine = self.state.look()
         verdict = self._verdicts.vet(call, machine)
-        reason = self._refusal(call, verdict) if verdict.findings else ""
+        reason, by = self.refusal(call, verdict) if verdict.findings else ("", "")
         error = self.state.renew(in_transaction=self.context.transaction is not None)
         if reason or error:
             return self._not_started(call, verdict, reason, error)
+        grants = (*_given(verdict, by), *self._signature(call))
+        if grants:
+            return self._start_granted(options, verdict, grants)
         warden = None
         if not was_admitted or not self._is_admitted():
             warden = self.pool.acquire()
@@ -113,19 +130,54 @@ class CommandRunner:
     async def _astart(self, options: RunOptions) -> Handle:
         call = options.call
         verdict = self.check(call)
-        reason = await self._refusal_in_loop(call, verdict) if verdict.findings else ""
+        reason, by = await self.refusal_in_loop(call, verdict) if verdict.findings else ("", "")
         error = self.state.renew(in_transaction=self.context.transaction is not None)
         if reason or error:
             return self._not_started(call, verdict, reason, error)
+        grants = (*_given(verdict, by), *self._signature(call))
+        if grants:
+            return self._start_granted(options, verdict, grants)
         warden = await self.pool.acquire_in_loop()
         if not self._is_admitted():
             self._admission = self.state.admit(warden, self.context.config)
         return self._launch(options, verdict, self.state.look()[0], warden)
 
+    def _signature(self, call: Call) -> tuple[Grant, ...]:
+        """Return the grant by which git signs what this call commits, if the user has named a key for that."""
+        config = self.context.config
+        inside = config.containment
+        if not config.signing_keys or self._open_grants is None or inside.broker or inside.backend == "none":
+            return ()
+        from corral.guard.evaluate import commands_of  # noqa: PLC0415  few users name a key
+        from corral.guard.git_signatures import SIGNATURE, is_signed  # noqa: PLC0415
+
+        commands, _ = commands_of(call, self.state.look()[1])
+        return (SIGNATURE,) if any(map(is_signed, commands)) else ()
+
+    def _start_granted(self, options: RunOptions, verdict: Verdict, grants: tuple[Grant, ...]) -> Handle:
+        """Start a call in a sandbox of its own, with its grants."""
+        if self._open_grants is None:
+            return self._finished(self.denied(options.call, verdict, "No call can have grants here."))
+        try:
+            own = GrantedSandbox(self.state, self._open_grants(self.context.config, grants))
+        except PolicyError as error:
+            return self._finished(self.denied(options.call, verdict, f"Its grants cannot be given: {error}."))
+        try:
+            context = _context(own.state).replace(grants=grants)
+            runner = CommandRunner(own.state, context, own.state.pool, self._verdicts)
+            warden = own.state.pool.acquire()
+            own.state.admit(warden, own.config)
+            own.refuse_partial(warden.enforcement)
+            own.state.on_result = own.end
+            return runner._launch(options, verdict, own.state.look()[0], warden)
+        except BaseException:
+            own.close()
+            raise
+
     def _is_admitted(self) -> bool:
         # A transaction's config may require more layers than the sandbox's, so each runner is admitted by itself.
         admission = self._admission
-        return admission is not None and admission is self.state.admission and admission.is_current
+        return admission is not None and admission is self.state.pool.admission and admission.is_current
 
     def _launch(
         self, options: RunOptions, verdict: Verdict, environment: dict[str, str], warden: WardenClient | None
@@ -140,26 +192,28 @@ class CommandRunner:
             on_result = self.state.on_result
             return dispatch.start(self.pool, self.context, launch, options, verdict, warden=warden, on_result=on_result)
         if launch.exit_code == DENIED_EXIT_CODE:
-            return self._finished(self._denied(options.call, verdict, launch.message))
-        return self._finished(self._unstarted(options.call, verdict, launch))
+            return self._finished(self.denied(options.call, verdict, launch.message))
+        return self._finished(self.unstarted(options.call, verdict, launch))
 
     def _not_started(self, call: Call, verdict: Verdict, reason: str, error: str) -> Handle:
         if reason:
-            return self._finished(self._denied(call, verdict, reason))
+            return self._finished(self.denied(call, verdict, reason))
         return self._finished(
-            self._unstarted(call, verdict, LaunchFailure(NOT_EXECUTABLE_EXIT_CODE, f"corral: {error}\n"))
+            self.unstarted(call, verdict, LaunchFailure(NOT_EXECUTABLE_EXIT_CODE, f"corral: {error}\n"))
         )
 
-    def _refusal(self, call: Call, verdict: Verdict) -> str:
-        """Return the reason why a call may not run, or ""."""
+    def refusal(self, call: Call, verdict: Verdict, check: Callable[[Call], Verdict] | None = None) -> tuple[str, str]:
+        """Return the reason why a call may not run, or "" and who allowed it. `check` judges the call again after a yes."""
         answer = self._ask(call, verdict)
         if hasattr(answer, "__await__"):
             _close(answer)
             answer = TypeError("on_ask returned an awaitable, which only arun and astart accept")
-        return self._answered(call, verdict, answer)
+        return self._answered(call, verdict, answer, check)
 
-    async def _refusal_in_loop(self, call: Call, verdict: Verdict) -> str:
-        """Return the reason why a call may not run, or "". The event loop goes on while the answer is awaited."""
+    async def refusal_in_loop(
+        self, call: Call, verdict: Verdict, check: Callable[[Call], Verdict] | None = None
+    ) -> tuple[str, str]:
+        """Return what `_refusal` returns. The event loop goes on while the answer is awaited."""
         answer = self._ask(call, verdict)
         if hasattr(answer, "__await__"):
             awaitable: Awaitable[object] = answer
@@ -167,7 +221,7 @@ class CommandRunner:
                 answer = await awaitable
             except Exception as error:  # noqa: BLE001  as in `_ask`
                 answer = error
-        return self._answered(call, verdict, answer)
+        return self._answered(call, verdict, answer, check)
 
     def _ask(self, call: Call, verdict: Verdict) -> object:
         """Return the answer of `on_ask`, or its exception. Returns False for a call that is not asked about."""
@@ -178,28 +232,32 @@ class CommandRunner:
         except Exception as error:  # noqa: BLE001  any failure of the callback refuses the call
             return error
 
-    def _answered(self, call: Call, verdict: Verdict, answer: object) -> str:
+    def _answered(
+        self, call: Call, verdict: Verdict, answer: object, check: Callable[[Call], Verdict] | None
+    ) -> tuple[str, str]:
         if isinstance(answer, Exception):
-            return f"{_reason(verdict)} (asking failed: {type(answer).__name__}: {answer})"
-        # Only True is a yes: a coroutine that was not awaited is a true value too.
-        if answer is not True:
-            return _reason(verdict)
+            return f"{_reason(verdict)} (asking failed: {type(answer).__name__}: {answer})", ""
+        # Only these are a yes: a coroutine that was not awaited is a true value too.
+        if answer is not True and not isinstance(answer, Yes):
+            return _reason(verdict), ""
         # The user may take minutes to answer, and a link may have been changed meanwhile.
-        again = self.check(call)
+        again = (check or self.check)(call)
         if again == verdict:
-            return ""
+            return "", PROGRAM if answer is True else answer.by
         changed = "A file or link used by this command changed while the user was asked. The command was not run."
-        return f"{changed} {_reason(again)}".rstrip()
+        return f"{changed} {_reason(again)}".rstrip(), ""
 
     def _finished(self, result: SandboxResult) -> Handle:
         if self.state.on_result is not None:
             self.state.on_result(result)
         return Handle(None, result)
 
-    def _denied(self, call: Call, verdict: Verdict, reason: str) -> SandboxResult:
+    def denied(self, call: Call, verdict: Verdict, reason: str) -> SandboxResult:
+        """Return the result of a refused call."""
         return SandboxResult(**self._fields(call, verdict), exit_code=DENIED_EXIT_CODE, denied=True, reason=reason)
 
-    def _unstarted(self, call: Call, verdict: Verdict, failure: LaunchFailure) -> SandboxResult:
+    def unstarted(self, call: Call, verdict: Verdict, failure: LaunchFailure) -> SandboxResult:
+        """Return the result of a call that cannot start."""
         message = failure.message.encode("utf-8", "replace")
         fields = self._fields(call, verdict)
         return SandboxResult(**fields, exit_code=failure.exit_code, stderr=message, stderr_bytes=len(message))
@@ -217,13 +275,28 @@ def open_runner(
     on_ask: OnAsk | None = None,
     on_result: OnResult | None = None,
     observers: Iterable[Observer] = (),
+    open_grants: OpenGrants | None = None,
+    on_hold: OnHold | None = None,
+    hold_seconds: float = 0.0,
 ) -> CommandRunner:
-    """Return the runner of a new sandbox. Closing its state ends everything."""
-    state = SharedState(config, on_ask, on_result, observers)
-    traffic = state.containment.traffic
-    connections = None if traffic is None else traffic.connections
-    context = RunContext(config, state.containment.violations, _spill(state), connections)
-    return CommandRunner(state, context, state.pool, VerdictCache(config))
+    """Return the runner of a new sandbox. Closing its state ends everything. `open_grants` opens what a call is granted.
+
+    `on_hold` is asked about a destination that is not granted while a connection to it waits, for up to `hold_seconds`.
+    """
+    state = SharedState(config, on_ask, on_result, observers, on_hold=on_hold, hold_seconds=hold_seconds)
+    return CommandRunner(state, _context(state), state.pool, VerdictCache(config), open_grants)
+
+
+def _context(state: SharedState) -> RunContext:
+    return RunContext(state.config, state.containment.violations, _spill(state), state.containment.connections)
+
+
+def _given(verdict: Verdict, by: str) -> tuple[Grant, ...]:
+    """Return the grants of a call that runs, each with who gave it: the posture, or who answered the question about it."""
+    asked = {
+        grant.opening for finding in verdict.findings if finding.decision == Decision.ASK for grant in finding.grants
+    }
+    return tuple(grant.replace(by=by if grant.opening in asked else POSTURE) for grant in verdict.grants)
 
 
 def _spill(state: SharedState) -> Callable[[], Capture] | None:

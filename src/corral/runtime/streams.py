@@ -114,6 +114,11 @@ class Streams:
                 # The protocol has closed them.
                 return
 
+    def lend(self, stdin: int, stdout: int, stderr: int) -> None:
+        """Give the command copies of three descriptors."""
+        for descriptor in (stdout, stderr, stdin):
+            self.lent.append(os.dup(descriptor))
+
     def lend_own(self) -> None:
         """Give the command this process's three streams."""
         self.lent.append(_copy_of(1))

@@ -11,6 +11,7 @@ from corral.model.errors import TransactionError
 from corral.transactions import scan
 from corral.transactions.changes import Change, describe
 from corral.transactions.diff import unified
+from corral.transactions.git_changes import GitChanges, made_repositories
 from corral.transactions.protected_paths import ProtectedPaths
 from corral.transactions.stage import CHANGED_MEANWHILE, Refused, Stage, is_chosen
 from corral.transactions.undo_store import UndoStore
@@ -55,7 +56,7 @@ class Applied(Record):
 class LayerView:
     """Opens a transaction's layer and its project, to read the changes."""
 
-    def __init__(self, root: str, place: Place, kept: Collection[str], programs: Collection[str] = ()) -> None:
+    def __init__(self, root: str, place: Place, kept: Collection[str]) -> None:
         self.place = place
         self.project = DirfdTree(root, opens_files=False)
         try:
@@ -70,15 +71,21 @@ class LayerView:
         except BaseException:
             self.project.close()
             raise
-        self.is_protected = ProtectedPaths(self.project, self.layer, self.deltas, kept, programs)
+        self.git = GitChanges(root, place.path, place.layer, made_repositories(self.deltas, place.layer))
+        # A repository that the transaction made is not applied as files.
+        self.deltas = [delta for delta in self.deltas if not self.git.is_inside_made(delta.path)]
+        self.is_protected = ProtectedPaths(self.project, self.layer, kept)
 
     def changes(self) -> tuple[Change, ...]:
         """Return the changes."""
+        return (*self._file_changes(), *self.git.changes())
+
+    def _file_changes(self) -> tuple[Change, ...]:
         return describe(self.deltas, self.project, self.layer, self.is_protected)
 
     def diff(self) -> str:
-        """Return the changes as a unified diff."""
-        return unified(self.changes(), self.project, self.layer)
+        """Return the changes as a unified diff, and the refs that changed."""
+        return unified(self._file_changes(), self.project, self.layer) + self.git.diff()
 
     def __enter__(self) -> Self:
         return self
@@ -93,20 +100,26 @@ def apply(look: LayerView, environ: Mapping[str, str], paths: Iterable[str] | No
     transaction = look.place.id
     id_, root = f"{transaction}-{os.urandom(2).hex()}", look.project.path
     chosen = None if paths is None else [_relative(path, root) for path in paths]
+    git_changes = look.git.changes(chosen)
     for path in chosen or ():
-        _refuse_unchanged(path, look.deltas)
+        if not any(f"{change.path}/".startswith(f"{path}/") for change in git_changes):
+            _refuse_unchanged(path, look.deltas)
     with UndoStore(root, environ) as store:
         stage = _prepare(store, look, id_, chosen)
-        conflicts, refused = tuple(stage.conflicts), tuple(stage.refused)
+        conflicts = tuple(stage.conflicts)
+        refused = tuple(each for each in stage.refused if not look.git.is_inside_made(each.path))
         left_out = {each.path for each in (*refused, *conflicts)}
         changes = tuple(
             change
-            for change in look.changes()
+            for change in (*look._file_changes(), *git_changes)
             if is_chosen(change.path, chosen) and change.path not in left_out and not change.protected
         )
-        if conflicts or not stage.operations:
+        if conflicts or not (stage.operations or git_changes):
             store.abandon(id_)
             return Applied(transaction, () if conflicts else changes, conflicts, refused)
+        work = look.git.work(store.folder(id_), chosen) if git_changes else None
+        if work is not None:
+            look.place.hold_for(store.git_work(id_))
         facts = {
             "ends_as": "applied",
             "applied_at": time(),
@@ -114,8 +127,12 @@ def apply(look: LayerView, environ: Mapping[str, str], paths: Iterable[str] | No
             "commands": list(commands),
             "changes": [change.to_dict() for change in changes[:MAX_NOTED_CHANGES]],
         }
-        store.write(id_, facts, stage.operations)
+        store.write(id_, facts, stage.operations, work)
         failure = store.complete(id_)
+        if failure:
+            store.forget_git(id_)
+        elif work is not None:
+            refused += tuple(Refused(path, why) for path, why in store.finish_git(id_))
         store.prune()
     if failure:
         return Applied(transaction, (), (conflict_of(failure),), refused)

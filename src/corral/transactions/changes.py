@@ -41,8 +41,10 @@ class Change(Record):
     size: int | None = None
     old_link: str = ""
     link: str = ""
-    files: int = 0  # in a directory that was deleted or renamed
+    files: int = 0  # in a directory that was deleted, replaced or renamed
     protected: bool = False  # never applied
+    old_what: str = ""  # the type before, where it was another: a file became a link or a directory
+    new_owner: bool = False  # the file's user or group changed
 
     def to_dict(self) -> dict[str, Any]:
         """Return the change as JSON-ready data."""
@@ -84,7 +86,8 @@ def _change(delta: Delta, old_path: str, project: DirfdTree, is_protected: Calla
     kind = "renamed" if old_path else _kind(delta)
     shown = new or old
     assert shown is not None  # noqa: S101  a delta has one of the two
-    has_files = kind in ("deleted", "renamed") and shown.what == "directory"
+    old_what = old.what if old and new and old.what != new.what else ""
+    has_files = (kind in ("deleted", "renamed") and shown.what == "directory") or old_what == "directory"
     return Change(
         delta.path,
         kind,
@@ -98,6 +101,8 @@ def _change(delta: Delta, old_path: str, project: DirfdTree, is_protected: Calla
         new.text if new else "",
         _count_files(project, old_path or delta.path) if has_files else 0,
         is_protected(delta.path) or bool(old_path and is_protected(old_path)),
+        old_what,
+        bool(old and new and old.owner != new.owner),
     )
 
 

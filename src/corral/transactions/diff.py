@@ -1,10 +1,14 @@
-"""Writes a transaction's changes as a unified diff in git's format. Mentions binary and large files in one line, without their contents."""
+"""Writes a transaction's changes as a unified diff in git's format. Mentions binary and large files in one line, without their contents.
+
+Nothing that a reader cannot see is left in it: invisible and reordering characters and bytes that are not UTF-8 are escaped.
+"""
 
 from __future__ import annotations
 
 import os
 import stat
 
+from corral._lib.terminal import glyph, printable
 from corral.transactions.line_diff import Budget, differing
 
 TYPE_CHECKING = False
@@ -20,6 +24,8 @@ MAX_DIFF_CHARACTERS = 1 << 24  # of all files together, against a layer that exh
 SAMPLED_BYTES = 8192  # of a file, to tell text from binary data
 CONTEXT_LINES = 3
 _NOT_IN_TEXT = [bytes((byte,)) for byte in range(32) if byte not in (7, 8, 9, 10, 12, 13, 27)]
+_ESCAPED_NOTE = "# bytes that are not UTF-8 and invisible characters are shown as escapes: \\xff, \\u202e"
+_KEPT = "\t\f"  # control characters of ordinary source code
 _NO_NEWLINE = "\\ No newline at end of file"
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
@@ -35,13 +41,24 @@ def unified(changes: Iterable[Change], project: DirfdTree, layer: DirfdTree) -> 
         if change.kind == "added" and change.what == "directory" and change.path in parents and not change.protected:
             # The entries of the directory imply it.
             continue
-        for line in _file_diff(change, project, layer, budget):
-            parts.append(line)
-            size += len(line) + 1
+        for each in _parts(change):
+            for line in _file_diff(each, project, layer, budget):
+                parts.append(line)
+                size += len(line) + 1
         if size > MAX_DIFF_CHARACTERS:
             parts.append("# more changes are not shown")
             break
     return "".join(f"{line}\n" for line in parts)
+
+
+def _parts(change: Change) -> list[Change]:
+    """Return a change of type as a deletion and an addition, as git does, and any other change as it is."""
+    if not change.old_what:
+        return [change]
+    return [
+        change.replace(kind="deleted", what=change.old_what, mode=None, size=None, link=""),
+        change.replace(kind="added", old_mode=None, old_size=None, old_link="", files=0),
+    ]
 
 
 def _parents(path: str) -> list[str]:
@@ -51,7 +68,7 @@ def _parents(path: str) -> list[str]:
 
 def quoted(path: str) -> str:
     """Return a path as git writes it: quoted and escaped if it has unprintable characters."""
-    if path.isprintable() and '"' not in path and "\\" not in path:
+    if path == printable(path) and '"' not in path and "\\" not in path:
         return path
     data = path.encode("utf-8", "surrogateescape")
     escaped = "".join(_ESCAPES.get(chr(byte)) or (chr(byte) if 32 <= byte < 127 else f"\\{byte:03o}") for byte in data)
@@ -78,9 +95,12 @@ def _file_diff(change: Change, project: DirfdTree, layer: DirfdTree, budget: Bud
         kind = "Large" if max(sizes) > MAX_FILE_BYTES else "Binary"
         yield f"{kind} files {before} and {after} differ ({sizes[0]} and {sizes[1]} bytes)"
     elif hunks := _hunks(_lines(old), _lines(new), budget):
+        shown = [_visible(line) for line in hunks]
+        if shown != hunks:
+            yield _ESCAPED_NOTE
         yield f"--- {before}"
         yield f"+++ {after}"
-        yield from hunks
+        yield from shown
 
 
 def _head(change: Change) -> Iterator[str]:
@@ -100,6 +120,8 @@ def _head(change: Change) -> Iterator[str]:
     elif change.old_mode != change.mode:
         yield f"old mode {old}"
         yield f"new mode {new}"
+    if change.new_owner:
+        yield "# its owner or group changed"
     if change.what in ("pipe", "socket"):
         yield f"# {change.what}"
 
@@ -138,10 +160,18 @@ def _is_binary(data: bytes) -> bool:
 
 
 def _lines(data: bytes) -> list[str]:
-    text = data.decode("utf-8", "replace")
+    text = data.decode("utf-8", "surrogateescape")
     lines = text.split("\n")
     last = lines.pop()
     return [f"{line}\n" for line in lines] + ([last] if last else [])
+
+
+def _visible(line: str) -> str:
+    """Return a line in which everything can be seen. A carriage return at its end stays, as part of the line's end."""
+    if line.isascii() and line.isprintable():
+        return line
+    body = line.removesuffix("\r")
+    return "".join(c if c in _KEPT else glyph(c) for c in body) + line[len(body) :]
 
 
 def _hunks(old: list[str], new: list[str], budget: Budget) -> list[str]:

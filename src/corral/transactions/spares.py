@@ -56,6 +56,7 @@ class TransactionFactory:
         with self._lock:
             spare, self._spare = self._spare, None
         if spare is not None and spare.is_fresh():
+            self._holding.prepare_transaction(spare.branch.place.path)
             spare.branch.place.begin()
             self._open.add(spare.branch)
             return spare.branch, ""
@@ -152,9 +153,15 @@ class TransactionFactory:
             workspace.clean(os.path.dirname(made.path))
         try:
             workspace.refuse_without_attributes(made.layer)
+            # First the keeper, since its plan opens the copies of git directories.
             refusal = self._trunk.lay(made.path)
         except OSError as error:
             refusal = error.errno or 0
+        except BaseException:
+            made.remove()
+            raise
+        try:
+            self._holding.prepare_transaction(made.path)
         except BaseException:
             made.remove()
             raise

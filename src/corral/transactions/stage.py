@@ -8,7 +8,7 @@ from fcntl import F_RDLCK, F_SETLEASE, fcntl
 
 from corral._lib.dirfd_tree import DirfdTree, split
 from corral._lib.records import Record, frozen
-from corral.transactions import git_index, rename
+from corral.transactions import rename
 from corral.transactions.copying import OVERLAY_XATTRS, change_mode, copy_file, copy_metadata
 from corral.transactions.journal import Operation, is_unchanged
 from corral.transactions.protected_paths import find_protected
@@ -16,7 +16,7 @@ from corral.transactions.scan import Facts, facts_at, facts_of, walk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from corral.transactions.protected_paths import ProtectedPaths
     from corral.transactions.scan import Delta
@@ -296,18 +296,19 @@ def _remove_overlay_xattrs(path: str) -> None:
         return
 
 
-def fingerprint(tree: DirfdTree, path: str) -> str:
-    """Return a hash of everything at and below a path. It covers names, inodes, modes, sizes and times, but not file contents."""
+def fingerprint(tree: DirfdTree, path: str, left_out: Collection[str] = ()) -> str:
+    """Return a hash of everything at and below a path. It covers names, inodes, modes, sizes and times, but not file contents.
+
+    It does not cover the directories in `left_out`.
+    """
     from _blake2 import blake2b  # noqa: PLC0415  hashlib takes longer to load
 
-    found = tree.status(path)
-    if found is None:
+    if tree.status(path) is None:
         return ""
-    entries = git_index.read_entries(tree, path, found)
-    if entries:
-        return blake2b(entries, digest_size=16).hexdigest()
     hashed = blake2b(digest_size=16)
     for at, status in walk(tree, path, opens=True):
+        if left_out and any(f"{at}/".startswith(f"{each}/") for each in left_out):
+            continue
         facts = facts_of(tree, at, status)
         kept = (at[len(path) :], facts.what, facts.mode, facts.size, facts.inode, facts.text)
         mtime_ns = 0 if facts.what == "directory" else facts.mtime_ns

@@ -40,12 +40,13 @@ MAX_NOTED_CHARACTERS = 160  # of each path, so that long file names cannot blow 
 
 
 def transaction_config(config: SandboxConfig) -> SandboxConfig:
-    """Return the config that judges a transaction's calls: at least `workspace`, and undoable effects are allowed."""
+    """Return the config that judges a transaction's calls: at least `workspace`, undoable effects are allowed, and no grants."""
     base = profile_named("workspace") if config.profile == "strict" else config.rules
     asked = {name: Decision.ALLOW for name in _UNDOABLE if base.effects[name] == Decision.ASK}
     # Only `ask` becomes `allow`: denied effects stay denied.
     profile = Profile(base.name, {**base.effects, **asked}, base.groups, base.needs_containment)
-    return config.replace(profile=profile)
+    # A granted call has a sandbox of its own, which would not see the transaction's changes.
+    return config.replace(profile=profile, posture="locked")
 
 
 def can_be_tried(box: Sandbox, call: Call) -> bool:
@@ -250,7 +251,7 @@ class Transaction:
     def _look(self) -> LayerView:
         self._check()
         root = self._runner.context.config.project_root
-        return LayerView(root, self._place, self._containment.kept(), self._containment.programs())
+        return LayerView(root, self._place, self._containment.kept())
 
     def _check(self) -> None:
         if self._has_ended:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 from corral._lib.dirfd_tree import DirfdTree
+from corral.git.restore import MADE
 from corral.model.errors import TransactionError
 from corral.transactions import scan
 from corral.transactions.apply import Applied, conflict_of
 from corral.transactions.changes import Change
+from corral.transactions.git_changes import why_not_undone
 from corral.transactions.protected_paths import ProtectedPaths
 from corral.transactions.stage import PROTECTED, Refused, fingerprint, ordered
 from corral.transactions.undo_store import UndoStore
@@ -35,6 +39,9 @@ def undo(root: str, environ: Mapping[str, str], id_: str = "") -> Applied:
             changed = _changed_since(project, entry)
             if changed:
                 return Applied(entry.id, (), tuple(Refused(path, "it was changed since") for path in changed))
+            changed_git = why_not_undone(root, entry.git)
+            if changed_git:
+                return Applied(entry.id, (), tuple(Refused(path, why) for path, why in changed_git))
             renames, protected = _renames_back(store, entry, project)
             if protected:
                 store.abandon(entry.id)
@@ -52,20 +59,26 @@ def undo(root: str, environ: Mapping[str, str], id_: str = "") -> Applied:
             "commands": list(entry.commands),
             "changes": list(entry.changes),
         }
-        store.write(entry.id, facts, operations)
+        store.write(entry.id, facts, operations, {"noted": entry.git} if entry.git else None)
         failure = store.complete(entry.id)
+        refused: tuple[Refused, ...] = ()
+        if failure:
+            store.forget_git(entry.id)
+        elif entry.git:
+            refused = tuple(Refused(path, why) for path, why in store.finish_git(entry.id))
     if failure:
         return Applied(entry.id, (), (conflict_of(failure),))
-    return Applied(entry.id, tuple(Change(**change) for change in entry.changes))
+    return Applied(entry.id, tuple(Change(**change) for change in entry.changes), (), refused)
 
 
 def _changed_since(project: DirfdTree, entry: Entry) -> list[str]:
-    """Return the paths of an applied transaction that were changed since."""
+    """Return the paths of an applied transaction that were changed since. Repositories that it made are compared by git."""
+    made = [os.path.relpath(each["git_dir"], project.path) for each in entry.git if each.get(MADE)]
     return [
         operation.path
         for operation, known in zip(entry.operations, entry.prints, strict=True)
         # Entries may be added to or removed from a directory whose metadata alone was changed.
-        if not operation.keeps_directory and fingerprint(project, operation.path) != known
+        if not operation.keeps_directory and fingerprint(project, operation.path, made) != known
     ]
 
 
@@ -82,7 +95,7 @@ def _renames_back(store: UndoStore, entry: Entry, project: DirfdTree) -> tuple[l
 
 def _protected(back: Iterable[Operation], project: DirfdTree, slots: DirfdTree) -> Iterator[str]:
     """Yield the paths that undo would restore and that are protected by now: commands may have made a repository around them."""
-    is_protected = ProtectedPaths(project, project, (), ())
+    is_protected = ProtectedPaths(project, project, ())
     for operation in back:
         if operation.new is not None:
             for at, _ in scan.walk(slots, operation.slot, opens=True):

@@ -34,7 +34,7 @@ KEPT_SECONDS = 30 * 24 * 3600.0
 MAX_KEPT = 100  # transactions
 MAX_KEPT_BYTES = 1 << 30  # of old files
 MAX_SYNCED_FILES = 8  # with fsync(2) each; for more files, one syncfs(2) is faster
-_JOURNAL, _ENTRY, _SLOTS = "journal", "entry", "slots"
+_JOURNAL, _ENTRY, _SLOTS, _GIT = "journal", "entry", "slots", "git"
 _IN_PROJECT = ".corral-slots-"
 
 
@@ -50,6 +50,7 @@ class Entry(Record):
     operations: tuple[Operation, ...]
     prints: tuple[str, ...]
     project: str  # the identity of the project's directory
+    git: tuple[dict[str, Any], ...] = ()  # the states of changed git directories before and after
 
     def to_dict(self) -> dict[str, Any]:
         """Return the facts for the user as JSON-ready data."""
@@ -124,13 +125,17 @@ class UndoStore:
                 os.mkdir(inside, 0o700)
         return inside
 
-    def write(self, id_: str, facts: Mapping[str, Any], operations: list[Operation]) -> None:
-        """Write the journal. From here on, the operations are completed, or reverted as a whole."""
+    def write(
+        self, id_: str, facts: Mapping[str, Any], operations: list[Operation], git: Mapping[str, Any] | None = None
+    ) -> None:
+        """Write the journal. From here on, the operations are completed, or reverted as a whole. The work in `git` follows."""
         place = self._slots_path(id_)
         try:
             if not _is_directory(place):
                 raise TransactionError(f"another process removed {place}, which held the changes")
             _sync(place)
+            if git is not None:
+                self._write_json(f"{id_}/{_GIT}", {**git, "project": self.project, "ends_as": facts["ends_as"]})
             listed = [operation.to_list() for operation in operations]
             self._write_json(f"{id_}/{_JOURNAL}", dict(facts) | {"project": self.project, "operations": listed})
         except OSError as error:
@@ -193,6 +198,33 @@ class UndoStore:
         elif os.path.lexists(f"{self.path}/{id_}/{_JOURNAL}"):
             os.unlink(f"{self.path}/{id_}/{_JOURNAL}")
 
+    def finish_git(self, id_: str) -> list[tuple[str, str]]:
+        """Do what an apply or undo has left to do in git. Return a path and a reason for each thing that stays as it is."""
+        from corral.transactions.git_changes import finish  # noqa: PLC0415  most stores are only read
+
+        refused, facts = finish(self.root, self._read_json(f"{id_}/{_GIT}"), self.folder(id_))
+        if facts:
+            self.note(id_, facts)
+        self.forget_git(id_)
+        return refused
+
+    def forget_git(self, id_: str) -> None:
+        """Leave the work in git, because the files stay as they are."""
+        if os.path.lexists(self.git_work(id_)):
+            os.unlink(self.git_work(id_))
+
+    def git_work(self, id_: str) -> str:
+        """Return the file that says what is left to do in git."""
+        return f"{self.path}/{id_}/{_GIT}"
+
+    def folder(self, id_: str) -> str:
+        """Return the directory of a transaction in the store."""
+        return f"{self.path}/{id_}"
+
+    def note(self, id_: str, facts: Mapping[str, Any]) -> None:
+        """Add facts to an applied transaction."""
+        self._write_json(f"{id_}/{_ENTRY}", self._read_json(f"{id_}/{_ENTRY}") | dict(facts))
+
     def entries(self) -> list[Entry]:
         """Return the applied transactions, the latest first."""
         return [entry for entry in self._all() if entry.project == self.project]
@@ -210,7 +242,7 @@ class UndoStore:
             return None
         commands, changes = tuple(data["commands"]), tuple(data["changes"])
         facts = data["state"], data["applied_at"], commands, changes, operations, tuple(data["prints"])
-        return Entry(id_, *facts, data.get("project", self.project))
+        return Entry(id_, *facts, data.get("project", self.project), tuple(data.get("git", ())))
 
     def _remove(self, id_: str) -> None:
         scratch.remove(f"{self.path}/{id_}")
@@ -243,6 +275,23 @@ class UndoStore:
             elif time() - os.lstat(journal).st_mtime > KEPT_SECONDS:
                 # Until then it waits for its own directory to return to the project's path.
                 self._remove(id_)
+                continue
+            self._recover_git(id_)
+
+    def _recover_git(self, id_: str) -> None:
+        """Complete the work in git of a process that was killed after it had changed the files."""
+        if not os.path.lexists(self.git_work(id_)):
+            return
+        try:
+            entry, work = self._entry(id_), self._read_json(f"{id_}/{_GIT}")
+            if entry is None or entry.state != work["ends_as"]:
+                # The files were not changed.
+                self.forget_git(id_)
+            elif work["project"] == self.project:
+                self.finish_git(id_)
+        except (OSError, ValueError, LookupError, TransactionError):
+            # The next process tries again.
+            return
 
     def _slots_path(self, id_: str) -> str:
         inside = f"{self.root}/{_IN_PROJECT}{id_}"

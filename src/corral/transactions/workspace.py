@@ -34,7 +34,7 @@ CLEAN_SECONDS = 0.5  # for removing abandoned directories; the next process cont
 UNLOCKED_SECONDS = 3600.0  # for a process to lock its new directory, on an overloaded machine
 TICK_SECONDS = 0.02  # longer than any kernel's clock tick
 ID_BYTES = 6
-_MARK, _PENDING, _INODES = "begun", "pending", "inodes"
+_MARK, _PENDING, _INODES, _APPLYING = "begun", "pending", "inodes", "applying"
 _KEPT = ("begun_ns", "copied_ns", "how", "project", "directories")
 _CLOCK_REALTIME_COARSE = 5
 _HEX = frozenset("0123456789abcdef")
@@ -82,6 +82,11 @@ class Place:
         descriptor = os.open(f"{self.path}/{_PENDING}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with open(descriptor, "wb") as file:
             file.write(data)
+
+    def hold_for(self, work: str) -> None:
+        """Keep the directory if this process is killed, as long as a file exists that says what is left to do."""
+        with open(f"{self.path}/{_APPLYING}", "wb") as file:
+            file.write(os.fsencode(work))
 
     def facts(self) -> dict[str, Any]:
         """Return the facts that `keep` wrote, and set the attributes that it saved. Return nothing if they are unreadable."""
@@ -168,7 +173,7 @@ def clean(above: str) -> None:
         place = _held(f"{above}/{name}")
         if place is None:
             continue
-        if _waits(place.path):
+        if _waits(place.path) or _is_being_applied(place.path):
             place.release()
         else:
             place.remove(give_up_at)
@@ -176,6 +181,15 @@ def clean(above: str) -> None:
 
 def _waits(path: str) -> bool:
     return _age(f"{path}/{_PENDING}") < KEPT_SECONDS
+
+
+def _is_being_applied(path: str) -> bool:
+    """Say whether the next process needs the directory to complete an apply: its process was killed."""
+    try:
+        with open(f"{path}/{_APPLYING}", "rb") as file:
+            return os.path.lexists(file.read())
+    except OSError:
+        return False
 
 
 def _age(path: str) -> float:

@@ -12,17 +12,21 @@ from pathlib import Path
 
 import pytest
 import tree_sitter
-from screen import Screen
+from screen import OrphanScreen, Screen
 
 import corral
 import golden
 from corral import Containment, PolicyError, Sandbox, SandboxConfig
 from corral._lib.terminal import DECEIVING, Terminal
-from corral.apps.cli.approval_prompt import question
-from corral.apps.cli.terminal_prompt import AGENT_VARIABLES
+from corral.apps.cli.questions.approval_prompt import question
+from corral.apps.cli.questions.approver import Approver
+from corral.apps.cli.questions.terminal_prompt import AGENT_VARIABLES
 from corral.guard.evaluate import vet
 from corral.guard.machine import Machine
 from corral.model.call import Call
+from corral.model.grant import Yes
+from corral.policy.answers.approvals import approve
+from corral.policy.answers.family_grants import PolicyGrant, store_family_grant
 
 CORRAL = (sys.executable, "-m", "corral")
 RESET = ("git", "reset", "--hard")
@@ -55,6 +59,25 @@ def screen(project: Path) -> Iterator[Callable[..., Screen]]:
     yield make
     for one in made:
         one.close()
+
+
+def test_answer_says_where_the_yes_comes_from(project: Path) -> None:
+    config = SandboxConfig(str(project), profile="workspace", posture="balanced")
+    call = Call(("curl", "https://own.example/"))
+    verdict = vet(call, config)
+    given = PolicyGrant(("curl",), tuple(grant.opening for grant in verdict.grants), source="policy.toml:1")
+
+    def answer(config: SandboxConfig = config) -> bool | Yes:
+        return Approver(config, Machine.of, may_ask=False).answer(call, verdict)
+
+    assert answer() is False
+    assert answer(config.replace(policy_grants=(given,))) == Yes("policy")
+    approve(call, verdict, config, os.environ, once=True)
+    assert [answer(), answer()] == [Yes("once"), False]
+    store_family_grant("curl", verdict.grants, config, os.environ, channel="allow")
+    assert answer() == Yes("family")
+    approve(call, verdict, config, os.environ)
+    assert answer() == Yes("project")
 
 
 def is_reset(project: Path) -> bool:
@@ -181,7 +204,7 @@ def test_denied_call_is_not_asked_about(screen: Callable[..., Screen]) -> None:
 
 
 def test_unanswered_prompt_refuses_the_call(screen: Callable[..., Screen], project: Path) -> None:
-    code = "import sys; from corral.apps.cli import main, terminal_prompt as person; person.ANSWER_SECONDS = 0.05; sys.exit(main(sys.argv[1:]))"
+    code = "import sys; from corral.apps.cli import main; from corral.apps.cli.questions import terminal_prompt as person; person.ANSWER_SECONDS = 0.05; sys.exit(main(sys.argv[1:]))"
     shown = screen(sys.executable, "-c", code, "run", "--", *RESET)
     shown.until(b"corral: not run")
     assert shown.status() == 126
@@ -247,31 +270,30 @@ def test_no_option_approves(project: Path, option: str) -> None:
     assert not is_reset(project)
 
 
-@pytest.mark.parametrize("grant", ["0" * 32, "../approvals/x", "", "yes"])
-def test_invented_grant_id_does_not_approve(project: Path, grant: str) -> None:
-    done = without_terminal("run", "--grant", grant, "--shell", SHELL_RESET, cwd=project)
-    assert (done.returncode, is_reset(project)) == (125, False)
+def allow(project: Path, key: bytes) -> None:
+    """Answer the newest refusal in another terminal."""
+    shown = OrphanScreen([*CORRAL, "allow"], project, environ={"NO_COLOR": "1"})
+    try:
+        shown.until(END)
+        shown.type(key)
+        assert shown.status() == 0
+    finally:
+        shown.close()
 
 
-def test_grants_add_needs_a_person_and_runs_nothing(screen: Callable[..., Screen], project: Path) -> None:
-    done = without_terminal("grants", "add", "--shell", SHELL_RESET, cwd=project, stdin=b"p\n")
-    assert (done.returncode, done.stderr) == (1, b"corral: not approved: there is no terminal\n")
-    shown = screen(*CORRAL, "grants", "add", "--shell", SHELL_RESET)
-    assert "[o]nce" not in shown.until(END).decode()
-    shown.type(b"p\r")
-    assert shown.status() == 0
+def test_allow_answers_a_plain_question_and_runs_nothing(project: Path) -> None:
+    assert without_terminal("run", "--shell", SHELL_RESET, cwd=project).returncode == 126
+    allow(project, b"p\r")
     assert not is_reset(project)
     done = without_terminal("run", "--shell", SHELL_RESET, cwd=project)
     assert (done.returncode, done.stdout.splitlines()[-1], is_reset(project)) == (0, b"ran", True)
 
 
-@pytest.mark.parametrize(("call", "status"), [(("sudo", "id"), 126), (("ls",), 0)])
-def test_grants_add_refuses_denied_and_allowed_calls(
-    screen: Callable[..., Screen], call: tuple[str, ...], status: int
-) -> None:
-    shown = screen(*CORRAL, "grants", "add", "--", *call)
-    assert shown.status() == status
-    assert b"nothing to approve" in shown.seen
+@pytest.mark.parametrize("call", [("sudo", "id"), ("ls",)], ids=["denied", "allowed"])
+def test_denied_and_allowed_calls_leave_no_refusal(project: Path, call: tuple[str, ...]) -> None:
+    done = without_terminal("run", "--", *call, cwd=project)
+    assert b"corral allow" not in done.stderr
+    assert json.loads(without_terminal("allow", "--list", "--json", cwd=project).stdout) == []
 
 
 HOSTILE = {
@@ -366,13 +388,19 @@ def test_command_cannot_reach_stored_approvals(
     place = tmp_path / "state" / "corral" / "approvals"
     if "makedirs" not in attempt:
         place.mkdir(parents=True)
-    before = sorted(path.name for path in (tmp_path / "state").rglob("*"))
+
+    def stored() -> list[str]:
+        # Beside the copies of git directories, and the link itself, which is moved away.
+        others = {"git", "corral-quarantine"}
+        return sorted(path.name for path in (tmp_path / "state").rglob("*/*") if others.isdisjoint(path.parts))
+
+    before = stored()
     code = f"import os; place = {str(place)!r}; {attempt}"
     box = open_sandbox()
     result = box.run(["python3", "-c", code])
     # A directory of that name in a /tmp of its own is no attack.
     assert (result.enforcement, result.exit_code) == ("full", 0 if "makedirs" in attempt else 1)
-    assert sorted(path.name for path in (tmp_path / "state").rglob("*")) == before
+    assert stored() == before
     # Without the layers it works, so it is an attack.
     with Sandbox(box.config.replace(containment=Containment(backend="none"))) as bare:
         (Path(box.config.project_root) / "link").unlink(missing_ok=True)
@@ -390,16 +418,14 @@ def test_inside_a_sandbox_nobody_is_asked(open_sandbox: Callable[..., Sandbox], 
     paths = [str(Path(module.__file__ or "").parents[1]) for module in (corral, tree_sitter)]
     code = f"import sys; sys.path[:0] = {paths}; from corral.apps.cli import main; sys.exit(main(sys.argv[1:]))"
     box = open_sandbox(containment=Containment(read=(*paths, sys.prefix)))
-    running = box.start([sys.executable, "-c", code, "grants", "add", "--shell", "git reset --hard"], pty=True)
+    running = box.start([sys.executable, "-c", code, "allow"], pty=True)
     result = running.wait(60)
-    assert (result.exit_code, result.enforcement) == (1, "full")
-    assert b"not approved: this is inside a sandbox" in result.stdout
+    assert (result.exit_code, result.enforcement) == (126, "full")
+    assert b"this is inside a sandbox" in result.stdout
 
 
 @pytest.mark.parametrize(("host", "decision"), [("claude", "allow"), ("codex", "allow"), ("cursor", "deny")])
-def test_hook_uses_approvals_if_the_host_contains_commands(
-    screen: Callable[..., Screen], project: Path, host: str, decision: str
-) -> None:
+def test_hook_uses_approvals_if_the_host_contains_commands(project: Path, host: str, decision: str) -> None:
     asks = {"cwd": str(project), "session_id": "s", "hook_event_name": "PreToolUse", "tool_name": "Bash"}
     payload: dict[str, object] = {**asks, "tool_input": {"command": SHELL_RESET}}
     payload |= {"turn_id": "t"} if host == "codex" else {"permission_mode": "default"}  # where a person answers
@@ -415,10 +441,8 @@ def test_hook_uses_approvals_if_the_host_contains_commands(
         return inner.get("permissionDecision") or inner["permission"], command
 
     assert asked()[0] == ("ask" if host == "claude" else "deny")
-    shown = screen(*CORRAL, "grants", "add", "--shell", SHELL_RESET)
-    shown.until(END)
-    shown.type(b"p\r")
-    assert shown.status() == 0
+    without_terminal("run", "--shell", SHELL_RESET, cwd=project)
+    allow(project, b"p\r")
     now, command = asked()
     assert now == decision
     if command:

@@ -100,6 +100,9 @@ USAGE_ERRORS = {
     "a command for demo": "demo -- ls",
     "a word too many": "rule name-rm x",
     "nothing to approve": "grants add",
+    "a grant for nothing": "allow --network a.example:443",
+    "an id and a list": "allow 7f3a --list",
+    "an unknown posture": "posture loose",
     "an id for grants list": "grants list x",
     "an option of another action": "grants revoke --shell x",
     "a command for grants list": "grants -- ls",
@@ -139,11 +142,6 @@ def test_wrong_arguments_exit_125_with_a_hint(case: str, project: Path) -> None:
         pytest.param(["check", "rm", "-rf", "x"], ["rm", "-rf", "x"], id="check"),
         pytest.param(["explain", "--profile", "strict", "ls", "-h"], ["ls", "-h"], id="explain"),
         pytest.param(["try", "-y", "make", "-j"], ["make", "-j"], id="try"),
-        pytest.param(["grants", "add", "git", "push"], ["git", "push"], id="grants add"),
-        pytest.param(
-            ["grants", "add", "--cwd", "sub", "git", "push", "-f"], ["git", "push", "-f"], id="grants options"
-        ),
-        pytest.param(["grants", "add", "--", "git", "push"], ["git", "push"], id="grants add with dashes"),
         pytest.param(["run", "--shell", "ls; id"], None, id="a shell text"),
         pytest.param(["grants", "revoke", "abc"], None, id="no command at all"),
     ],

@@ -80,6 +80,11 @@ def test_every_line_gets_the_result_of_run_in_order(project: Path) -> None:
         pytest.param({"id": 1, "argv": ["ls"], "env": {"A": 1}}, "env must be an object of strings", id="env"),
         pytest.param({"id": 1, "argv": ["ls"], "stdin": 1}, "stdin must be a string, not a number", id="stdin"),
         pytest.param({"id": 1, "argv": ["ls"], "timeout_seconds": 0}, "timeout_seconds must be a number", id="time"),
+        pytest.param(
+            {"id": 1, "argv": ["ls"], "timeout_seconds": 31},
+            "timeout_seconds is above the limit of 30; to raise the limit, run: corral batch --timeout 31",
+            id="more time",
+        ),
         pytest.param({"id": 1, "argv": ["ls"], "idempotent": "yes"}, "idempotent must be true or false", id="repeat"),
         pytest.param({"argv": ["ls"]}, "id is missing", id="no id"),
     ],
@@ -87,6 +92,13 @@ def test_every_line_gets_the_result_of_run_in_order(project: Path) -> None:
 def test_invalid_line_runs_nothing(project: Path, line: object, words: str) -> None:
     _, answers, _ = batch(lines=[line], cwd=project)
     assert answers[0]["error"].startswith(words)
+
+
+def test_line_may_use_the_time_that_the_user_gave(project: Path) -> None:
+    line = {"id": 1, "argv": ["true"], "timeout_seconds": 31}
+    for limit in ("31", "0"):
+        _, answers, _ = batch("--timeout", limit, lines=[line], cwd=project)
+        assert answers[0]["result"]["exit_code"] == 0
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
@@ -115,7 +127,7 @@ def test_interrupt_kills_running_commands(project: Path, workers: str, number: i
     seconds = unique_seconds()
     with started("--workers", workers, cwd=project) as process:
         for name in range(int(workers)):
-            say(process.stdin, {"id": name, "argv": ["sleep", seconds], "timeout_seconds": 60})
+            say(process.stdin, {"id": name, "argv": ["sleep", seconds]})
         eventually(lambda: len(alive(seconds)) == int(workers))
         process.send_signal(number)
         # Its stdin is still open, so corral must not wait for a line.
@@ -153,6 +165,7 @@ def resident_mib(pid: int) -> float:
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
 
+@pytest.mark.real
 def test_memory_does_not_grow_with_calls_or_output(project: Path) -> None:
     # Kept, what 900 calls print would be 17 MiB.
     line = {"id": 1, "argv": ["head", "-c", "20000", "/dev/zero"]}

@@ -107,11 +107,17 @@ def test_help_fits_the_terminal(verb: str, columns: int, project: Path, monkeypa
         ),
         (
             ["check", "--", "ls"],
-            {"corral.sandbox", "corral.apps.cli.approver", "subprocess", "asyncio", "dataclasses", "typing"},
+            {"corral.sandbox", "corral.apps.cli.questions.approver", "subprocess", "asyncio", "dataclasses", "typing"},
         ),
         (
             ["run", "--", "true"],
-            {"corral.apps.cli.approval_prompt", "corral.policy.approvals", "subprocess", "asyncio", "dataclasses"},
+            {
+                "corral.apps.cli.questions.approval_prompt",
+                "corral.policy.answers.approvals",
+                "subprocess",
+                "asyncio",
+                "dataclasses",
+            },
         ),
         (
             ["status"],

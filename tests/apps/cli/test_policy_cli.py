@@ -191,6 +191,44 @@ def test_init_detects_the_project_type(home: Path, project: Path, files_there: l
     assert corral("policy", "test", cwd=project).returncode == 0
 
 
+MENTIONS = {
+    ".env.example": "# a comment\nSMTP_HOST=mail.example\nexport STRIPE_SECRET_KEY=sk_value\nlower=1\n",
+    ".envrc": "export FEATURE_FLAGS=value-of-flags\nlayout python\n",
+    "compose.yaml": "services:\n  db:\n    image: postgres:${POSTGRES_TAG:-16}\n",
+    "app/main.py": "import os\nos.environ['DATABASE_URL']; os.environ.get('APP_MODE'); os.getenv(\"WORKERS\"); os.environ['HOME']\n",
+    "web/index.ts": "const a = process.env.API_BASE; const b = process.env['NODE_ENV'];\n",
+    "cmd/main.go": 'func main() { os.Getenv("LISTEN_ADDR") }\n',
+    "src/main.rs": 'let x = std::env::var("RUST_MODE");\n',
+    "node_modules/x/index.js": "process.env.NOT_OURS\n",
+    ".env": "REAL_VALUE=secret\n",
+}
+
+
+def test_init_suggests_the_variables_that_files_mention(home: Path, project: Path) -> None:
+    for name, text in MENTIONS.items():
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text(text)
+    (project / "linked.py").symlink_to("/etc/passwd")
+    done = corral("init", "--print", cwd=project)
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("# environment = ")]
+    names = [
+        "API_BASE",
+        "APP_MODE",
+        "DATABASE_URL",
+        "FEATURE_FLAGS",
+        "LISTEN_ADDR",
+        "NODE_ENV",
+        "POSTGRES_TAG",
+        "RUST_MODE",
+        "SMTP_HOST",
+        "WORKERS",
+    ]
+    assert line == "# environment = [" + ", ".join(f'"{name}"' for name in names) + "]"
+    assert "STRIPE_SECRET_KEY, which look" in done.stdout
+    for value in ("mail.example", "sk_value", "value-of-flags", "NOT_OURS", "REAL_VALUE"):
+        assert value not in done.stdout
+
+
 def test_init_keeps_an_existing_file(home: Path, project: Path) -> None:
     (project / "corral.toml").write_text("# mine\n")
     done = corral("init", cwd=project)
@@ -271,3 +309,29 @@ def test_suggested_hosts_are_example_domains() -> None:
     assert all(host.endswith(".example") for found in hosts.values() for host in found)
     assert hosts["C and C++"] != hosts["Node"] != hosts["Python"]
     assert "npm config get registry" in project_text([kind for kind in PROJECT_TYPES if kind.name == "Node"])
+
+
+ALLOWING = {
+    "a rule": '[[rule]]\ncommand = "git push"\ndecision = "allow"\nallow = ["git push origin fix"]\n',
+    "an effect": '[effects]\nnetwork = "allow"\n',
+}
+
+
+@pytest.mark.parametrize("name", ALLOWING)
+def test_check_warns_of_a_yes_that_the_kernel_does_not_know(name: str, files: tuple[Path, Path], project: Path) -> None:
+    files[0].write_text(ALLOWING[name])
+    files[0].chmod(0o600)
+    files[1].unlink(missing_ok=True)
+    done = corral("check", "--", "git", "push", "origin", "fix", cwd=project)
+    assert (done.returncode, "the sandbox will stop it" in done.stderr) == (0, True)
+    files[0].write_text(ALLOWING[name] + '[containment]\nnetwork = "on"\n')
+    done = corral("check", "--", "git", "push", "origin", "fix", cwd=project)
+    assert (done.returncode, "the sandbox will stop it" in done.stderr) == (0, False)
+
+
+def test_policy_test_warns_of_an_example_that_the_kernel_stops(files: tuple[Path, Path], project: Path) -> None:
+    files[0].write_text(ALLOWING["a rule"])
+    files[0].chmod(0o600)
+    files[1].unlink(missing_ok=True)
+    done = corral("policy", "test", cwd=project)
+    assert (done.returncode, "`git push origin fix`: the policy allows this, but" in done.stderr) == (0, True)

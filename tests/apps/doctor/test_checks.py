@@ -11,6 +11,7 @@ from corral.apps.doctor.checks import examine
 from corral.apps.doctor.facts import Facts, Refusal
 from corral.apps.doctor.probe_sandbox import SandboxProbe
 from corral.apps.doctor.report import report_text
+from corral.containment.filesystem.shared_files import Survey
 from corral.containment.layers import LAYERS
 
 INSIDE = SandboxProbe(
@@ -39,7 +40,6 @@ HEALTHY = Facts(
     bash="/bin/bash",
     bubblewrap="/usr/bin/bwrap",
     quarantine="/home/o/.local/state/corral-quarantine",
-    is_quarantine_apart=False,
     can_quarantine=True,
     scratch="",
     project="/home/o/work",
@@ -230,11 +230,11 @@ def test_older_landlock_lists_missing_features(abi: int, status: str, lacking: i
         pytest.param({"bubblewrap": ""}, "bubblewrap", "warn", "sudo apt install bubblewrap", id="no bubblewrap"),
         pytest.param({"groups": {"pids": "/g"}}, "cgroups", "warn", "systemd-run", id="no control groups"),
         pytest.param({"can_quarantine": False}, "quarantine", "warn", "XDG_STATE_HOME", id="no place for quarantine"),
-        pytest.param({"is_quarantine_apart": True}, "quarantine", "warn", "XDG_STATE_HOME", id="another file system"),
         pytest.param({"unusable": "no"}, "project", "fail", "corral doctor --root DIR", id="an unusable project"),
         pytest.param(
             {"inside": INSIDE.replace(git="")}, "git", "warn", "git config --global", id="no name for commits"
         ),
+        pytest.param({"git_left_out": ("core.hookspath",)}, "git config", "warn", "git config", id="git settings"),
         pytest.param({"inside": INSIDE.replace(scratch=("/tmp",))}, "scratch", "fail", "TMPDIR", id="no scratch"),
         pytest.param(
             {"inside": INSIDE.replace(writable_own=("/home/o/work/corral",))},
@@ -296,6 +296,16 @@ def test_ascii_report_has_the_same_text(facts: Facts) -> None:
     for code in ("1;31", "1;33", "1;32", "1;36", "1", "2", "0"):
         rich = rich.replace(f"\x1b[{code}m", "")
     assert rich.translate(str.maketrans("✓⚠✗", "+!x")) == plain
+
+
+def test_hard_links_to_files_outside_are_reported() -> None:
+    shared = Survey(3, 5 << 20, ("/home/o/work/node_modules/.pnpm",))
+    assert check(HEALTHY, "hard links").status == "ok"
+    copied = check(HEALTHY.replace(shared=shared), "hard links")
+    left = check(HEALTHY.replace(shared=shared, still_shared=shared), "hard links")
+    assert (copied.status, left.status) == ("ok", "warn")
+    assert all("3 files in node_modules/.pnpm" in each.found for each in (copied, left))
+    assert [fix.command.split()[-1] for fix in left.fixes] == ["--reinstall", "--package-import-method=copy"]
 
 
 def test_wrapped_command_is_still_the_command() -> None:

@@ -108,7 +108,7 @@ def test_unusable_project_does_not_stop_doctor(tmp_path: Path) -> None:
     done = run_corral("doctor", "--json", "--root", "/", cwd=tmp_path)
     data = json.loads(done.stdout)
     machine = [found for found in data["checks"] if found["group"] != "hooks"]
-    assert (check(data, "project")["status"], len(machine)) == ("fail", 22)
+    assert (check(data, "project")["status"], len(machine)) == ("fail", 24)
 
 
 def test_doctor_leaves_nothing_behind(project: Path, tmp_path: Path) -> None:

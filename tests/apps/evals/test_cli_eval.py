@@ -115,7 +115,7 @@ def test_new_run_deletes_earlier_results_first(tmp_path: Path) -> None:
         "expect": {"exit_code": 0},
     }
     written(tmp_path, slow)
-    with subprocess.Popen(command("tasks.jsonl"), cwd=tmp_path) as process:
+    with subprocess.Popen(command("tasks.jsonl", "--allow", "timeout_seconds"), cwd=tmp_path) as process:
         journal = journal_of(tmp_path)
         eventually(lambda: '"end"' not in journal.read_text() and '"start"' in journal.read_text())
         process.kill()
@@ -208,7 +208,7 @@ def test_summary_in_a_file_has_every_failure(tmp_path: Path) -> None:
 
 def test_interrupt_kills_tasks_and_next_run_continues(tmp_path: Path) -> None:
     seconds = unique_seconds()
-    slow = {"id": "slow", "argv": ["sh", "wait.sh"], "files": {"wait.sh": f"sleep {seconds}\n"}, "timeout_seconds": 60, "expect": {"exit_code": 0}}  # fmt: skip
+    slow = {"id": "slow", "argv": ["sh", "wait.sh"], "files": {"wait.sh": f"sleep {seconds}\n"}, "expect": {"exit_code": 0}}  # fmt: skip
     written(tmp_path, GOOD, slow)
     with subprocess.Popen(command("tasks.jsonl", "--workers", "2"), cwd=tmp_path, stderr=subprocess.PIPE) as process:
         eventually(lambda: alive(seconds) and '"good"' in (journal_of(tmp_path)).read_text())
@@ -234,7 +234,10 @@ def test_killed_run_resumes_with_exactly_the_missing_tasks(tmp_path: Path, monke
     room.mkdir()
     monkeypatch.setenv("TMPDIR", str(room))
     process = subprocess.Popen(
-        command("tasks.jsonl", "--workers", "2"), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        command("tasks.jsonl", "--workers", "2", "--allow", "timeout_seconds"),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     until = time.monotonic() + DEADLINE_SECONDS
     while not journal.exists() or journal.read_bytes().count(b"\n") <= TASKS // 2:

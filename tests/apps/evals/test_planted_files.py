@@ -224,3 +224,13 @@ def test_reading_a_run_does_not_block_on_pipe_or_device(what: str, words: list[s
     os.mkfifo(path) if what == "fifo" else path.symlink_to("/dev/zero")
     done = corral(*words, cwd=project)
     assert (done.returncode, "Traceback" in done.stderr) == (125, False)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link to a device"])
+@pytest.mark.parametrize("name", ["results.jsonl", "journal.jsonl"])
+def test_page_of_a_pipe_or_device_is_refused(project: Path, open_box: Sandbox, name: str, kind: str) -> None:
+    make = "os.mkfifo('corral-eval/{}')" if kind == "pipe" else "os.symlink('/dev/zero', 'corral-eval/{}')"
+    plant(open_box, f"os.mkdir('corral-eval'); {make.format(name)}")
+    for source in ("corral-eval", f"corral-eval/{name}"):
+        done = corral("view", source, "--out", "page.html", cwd=project)
+        assert (done.returncode, "Traceback" in done.stderr) == (125, False)

@@ -5,6 +5,8 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from corral._lib.terminal import Terminal
 from corral.apps.evals.compare import Change, compare
@@ -57,6 +59,20 @@ def test_skipped_tasks_do_not_count_in_rates() -> None:
     told = summary(ALL)
     assert (told["passed"], told["failed"], told["error"], told["skipped"]) == (1, 1, 1, 1)
     assert told["not_passed"] == ["b", "c"]
+
+
+HOSTILE = st.lists(
+    st.sampled_from(["<", ">", "&", '"', "'", "]]>", "<!--", "</failure>", "<![CDATA[", "\0", "\x1b", "\ud800", "\ufffe", "\n", "a"])
+).map("".join)  # fmt: skip
+
+
+@given(HOSTILE, HOSTILE, HOSTILE, HOSTILE, st.sampled_from(["passed", "failed", "error", "skipped"]))
+def test_no_text_adds_an_element_to_junit(name: str, tag: str, source: str, printed: str, status: str) -> None:
+    outcome = Outcome(name, "1", status, (tag,), f"{source}:1", (printed,), calls=({"stdout": printed},))
+    (suite,) = ET.fromstring(junit([outcome]).encode())
+    (case,) = suite
+    assert {element.tag for element in case} <= {"properties", "failure", "error", "skipped"}
+    assert [len(element) for element in case] == [1] + [0] * (len(case) - 1)
 
 
 def test_junit_is_xml_whatever_was_printed() -> None:

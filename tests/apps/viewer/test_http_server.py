@@ -3,15 +3,18 @@
 import http.client
 import json
 import os
+import socket
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from observe import eventually
 
 from corral.apps.viewer import http_server, page
 from corral.apps.viewer.explain import Reader
 from corral.apps.viewer.feed import Feed
-from corral.apps.viewer.http_server import Server
+from corral.apps.viewer.http_server import MAX_STRANGERS, Server
 
 PATHS = ("/api/calls", "/api/detail?key=a", "/api/evals")
 HELD = "canary-of-the-log"
@@ -114,12 +117,67 @@ def test_no_file_is_served(server: Server, path: str) -> None:
     assert get(server, path, X_Corral_Token=server.token)[0] == 404
 
 
-@pytest.mark.parametrize("query", ["after=x", "after=-1", "after=", "after=9&after=1", "evals=%00"])
-def test_invalid_position_counts_as_zero(server: Server, query: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("query", ["after=", "after=9&after=0", "after=0&other=x"])
+def test_position_is_the_last_one_and_zero_by_default(
+    server: Server, query: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(http_server, "WAIT_SECONDS", 0.0)
-    status, body, _ = get(server, f"/api/calls?{query}&evals=0", X_Corral_Token=server.token)
+    status, body, _ = get(server, f"/api/calls?{query}", X_Corral_Token=server.token)
     answer: dict[str, Any] = json.loads(body)
     assert (status, answer["next"]) == (200, 1)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/calls?after=x",
+        "/api/calls?after=-1",
+        "/api/calls?evals=%00",
+        "/api/calls?after=%D9%A3",
+        f"/api/calls?after={'9' * 5000}",
+        f"/?evals={'9' * 5000}",
+    ],
+    ids=["a letter", "a sign", "a NUL", "another digit", "5000 digits", "5000 digits for the page"],
+)
+@pytest.mark.parametrize("has_token", [True, False])
+def test_unreadable_request_is_400(server: Server, path: str, has_token: bool) -> None:
+    headers = {"X_Corral_Token": server.token} if has_token else {}
+    status, body, _ = get(server, path, **headers)
+    assert (status, body.startswith("the address cannot be read: ")) == (400, True)
+
+
+def test_address_that_cannot_be_parsed_is_400(server: Server) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as client:
+        client.sendall(f"GET http://[x/ HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n\r\n".encode())
+        assert client.recv(4096).startswith(b"HTTP/1.1 400 ")
+
+
+def threads_of_connections() -> int:
+    return sum("process_request_thread" in thread.name for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: ", b"GET /api/calls HTTP/1.1\r\n"])
+def test_connections_without_the_token_are_bounded(server: Server, sent: bytes) -> None:
+    before = threads_of_connections()
+    page_ = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    page_.request("GET", "/api/evals", headers={"X-Corral-Token": server.token})
+    assert page_.getresponse().read()
+    held = []
+    try:
+        for _ in range(10 * MAX_STRANGERS):
+            held.append(socket.create_connection(("127.0.0.1", server.port), timeout=30))
+            held[-1].sendall(sent)
+        eventually(lambda: threads_of_connections() - before <= MAX_STRANGERS + 1)
+        # Ended, not only unanswered.
+        assert held[0].recv(1) == b""
+        # The page still has its connection, and gets new ones.
+        page_.request("GET", "/api/evals", headers={"X-Corral-Token": server.token})
+        assert page_.getresponse().status == 200
+        assert get(server, "/api/evals", X_Corral_Token=server.token)[0] == 200
+    finally:
+        for each in held:
+            each.close()
+        page_.close()
 
 
 def test_server_listens_on_loopback_only(server: Server) -> None:

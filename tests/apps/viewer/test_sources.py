@@ -13,15 +13,48 @@ from observe import eventually
 from corral.apps.evals.journal import Journal, place
 from corral.apps.evals.outcome import Outcome
 from corral.apps.evals.results import RESULTS, write
+from corral.apps.viewer import call_list
 from corral.apps.viewer.feed import Feed
 from corral.apps.viewer.http_server import fill
 from corral.apps.viewer.sources import EvalSource, LogSource, ResultSource, source_of
+from corral.apps.viewer.spans import read as read_spans
 from corral.audit import ledger
 from corral.audit.audit_log import Log, directory
 from corral.audit.query import LogFilter
 from corral.model.call import Call, Verdict
 from corral.model.errors import CorralError
 from corral.policy.config import SandboxConfig
+
+
+@pytest.mark.parametrize("key", [None, 7, "", ["x"], {"a": 1}, "\ud800"], ids=repr)
+def test_result_without_a_usable_id_is_shown(tmp_path: Path, key: object) -> None:
+    line = {"exit_code": 0, "argv": ["ls"], "id": key}
+    path = tmp_path / "results.jsonl"
+    path.write_text(f"{json.dumps(line)}\n{json.dumps({'exit_code': 1, 'argv': ['pwd']})}\n")
+    feed = Feed()
+    fill(feed, ResultSource(str(path)))
+    assert [call["argv"] for call in calls(feed)] == [["ls"], ["pwd"]]
+
+
+@pytest.mark.parametrize("change", [{"id": None}, {"id": 7, "call": ["x"]}, {"id": "", "call": {}}], ids=repr)
+def test_log_entry_without_a_usable_id_is_shown(change: dict[str, Any]) -> None:
+    entry = {"shell": "ls", "decision": "allow", "at": "2026-01-01T00:00:00.000Z", "seq": 1, **change}
+    feed = Feed()
+    feed.put([(call_list.of_entry(entry), None), (call_list.of_entry({**entry, "shell": "pwd"}), None)])
+    assert [call["shell"] for call in calls(feed)] == ["ls", "pwd"]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "directory", "missing"])
+def test_spans_are_read_from_a_regular_file_only(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "spans.json"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "directory":
+        path.mkdir()
+    with pytest.raises(CorralError, match=r"spans\.json"):
+        read_spans(str(path))
 
 
 def calls(feed: Feed) -> list[dict[str, Any]]:

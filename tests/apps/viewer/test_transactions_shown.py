@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from chromium import NARROW, Browser
 
-from corral.apps.cli.terminal_prompt import AGENT_VARIABLES
+from corral.apps.cli.questions.terminal_prompt import AGENT_VARIABLES
 from corral.apps.evals.outcome import Outcome
 from corral.apps.evals.results import RESULTS
 from corral.apps.viewer import call_list, page, write

@@ -9,9 +9,13 @@ from pathlib import Path
 
 import pytest
 from observe import unique_seconds
+from sampling import sampled
 
 from corral import Containment, Sandbox, SandboxConfig
 from corral.containment.filesystem import persistent_scratch
+from corral.guard.git_signatures import SIGNATURE
+from corral.model.grant import BROKER, TRANSPORT, Grant
+from corral.policy.config import DEFAULT_ENV_ALLOWLIST
 
 WEEK_AGO = time.time() - persistent_scratch.KEPT_SECONDS - 60
 
@@ -36,8 +40,9 @@ def test_next_run_reads_scratch_of_the_last_run(held: Sandbox, project: Path, ca
     assert (first.returncode, first.stderr) == (0, "")
     then = corral(project, "cat /tmp/x; python3 -c 'import os; print(open(os.path.expanduser(\"~/y\")).read())'")
     assert (then.returncode, then.stdout) == (0, "1\n2\n")
-    (kept,) = (cache / "corral" / "scratch").glob("[0-9a-f]*")
-    assert [oct(path.stat().st_mode)[-4:] for path in (kept, kept.parent, kept.parent.parent)] == ["0700"] * 3
+    tmp, home = sorted((cache / "corral" / "scratch").glob("[0-9a-f]*"))
+    assert home.name.startswith(f"{tmp.name}-")
+    assert [oct(path.stat().st_mode)[-4:] for path in (tmp, home, tmp.parent, tmp.parent.parent)] == ["0700"] * 4
     assert list(project.iterdir()) == []
 
 
@@ -59,12 +64,87 @@ def test_concurrent_runs_share_scratch(held: Sandbox, open_sandbox: Callable[...
     assert one.run("ls /tmp/go", shell=True).ok
 
 
+KEPT = Containment(scratch="project")
+RIGHTS: dict[str, Callable[[Path], dict[str, object]]] = {
+    "the whole network": lambda _: {"containment": KEPT.replace(network="on")},
+    "a destination": lambda _: {"containment": KEPT.replace(network=("index.example:443",))},
+    "a variable": lambda _: {"env_allowlist": {*DEFAULT_ENV_ALLOWLIST, "GRANTED"}},
+    "a path to read": lambda path: {"containment": KEPT.replace(read=(str(path),))},
+    "a path to write": lambda path: {"containment": KEPT.replace(write=(str(path),))},
+    "another right to the project": lambda _: {"containment": KEPT.replace(project="read-only")},
+}
+# An interactive shell runs the file, though the call does not name it.
+RUN_START_UP = "bash -ic true 2>&1"
+
+
+@pytest.mark.parametrize("right", sampled(RIGHTS.values(), every=3), ids=RIGHTS)
+def test_home_is_kept_apart_by_what_a_run_is_granted(
+    held: Sandbox,
+    open_sandbox: Callable[..., Sandbox],
+    outside: Path,
+    right: Callable[[Path], dict[str, object]],
+) -> None:
+    granted = {"containment": KEPT, **right(outside)}
+    with open_sandbox(containment=KEPT) as box:
+        assert box.run("echo 'echo RAN' >~/.bashrc; touch /tmp/shared", shell=True).ok
+        assert b"RAN" in box.run(RUN_START_UP, shell=True).stdout
+    with open_sandbox(**granted) as box:
+        assert b"RAN" not in box.run(RUN_START_UP, shell=True).stdout
+        assert not box.run("ls ~/.bashrc", shell=True).ok
+        assert box.run("ls /tmp/shared", shell=True).ok
+        assert box.run("touch ~/of-the-granted", shell=True).ok
+    with open_sandbox(containment=KEPT) as box:
+        assert b"RAN" in box.run(RUN_START_UP, shell=True).stdout
+        assert not box.run("ls ~/of-the-granted", shell=True).ok
+    with open_sandbox(**granted) as box:
+        assert box.run("ls ~/of-the-granted", shell=True).ok
+
+
+def test_order_of_grants_does_not_change_home(project: Path) -> None:
+    def path(*names: str) -> str:
+        containment = Containment(network=names, read=tuple(f"/{name}" for name in names))
+        return persistent_scratch.home_path("/s", SandboxConfig(project, env_allowlist=names, containment=containment))
+
+    assert path("a:1", "b:2") == path("b:2", "a:1") != path("a:1")
+
+
+def test_home_of_brokered_calls_depends_on_their_grants(project: Path) -> None:
+    def path(broker: str, *grants: Grant) -> str:
+        return persistent_scratch.home_path(
+            "/s", SandboxConfig(project, grants=grants, containment=Containment(broker=broker))
+        )
+
+    push, fetch = (Grant(TRANSPORT, f"{verb} ssh://a.example/x") for verb in ("push", "fetch"))
+    assert path("/run/1", push) == path("/run/2", push) != path("/run/2", fetch)
+    assert path("/run/1", Grant(BROKER, "gh/pr-create 12")) == path("/run/2", Grant(BROKER, "gh/pr-create 34"))
+    assert path("/run/1", Grant(BROKER, "gh/read")) != path("/run/1", Grant(BROKER, "gh/pr-create 12"))
+    # A broker that no grant describes is kept apart, and a signature gives an earlier command nothing.
+    assert path("/run/1") != path("/run/2")
+    assert path("/run/1", SIGNATURE) == path("")
+    assert path("/run/1", SIGNATURE, push) == path("/run/2", push) != path("")
+
+
+def test_unused_home_is_removed_while_the_project_is_used(
+    held: Sandbox, cache: Path, open_sandbox: Callable[..., Sandbox]
+) -> None:
+    homes = []
+    for right in ({"env_allowlist": ("PATH", "HOME", "GRANTED")}, {}):
+        with open_sandbox(containment=KEPT, **right) as box:
+            assert box.run("touch ~/file /tmp/file", shell=True).ok
+            homes.append(Path(dict(box._holding.shown())[os.environ["HOME"]]))
+    for path in (homes[0].parent, cache / "corral" / "scratch" / ".cleaned"):
+        os.utime(path, (WEEK_AGO, WEEK_AGO))
+    with open_sandbox(containment=KEPT) as box:
+        assert box.run("ls ~/file /tmp/file", shell=True).ok
+    assert [home.exists() for home in homes] == [False, True]
+
+
 def test_scratch_of_a_sandbox_is_removed_with_it(held: Sandbox, project: Path, cache: Path) -> None:
     with Sandbox(SandboxConfig(str(project), profile="workspace")) as box:
         assert box.run("echo 1 > /tmp/x", shell=True).ok
     with Sandbox(SandboxConfig(str(project), profile="workspace")) as box:
         assert not box.run("cat /tmp/x", shell=True).ok
-    assert not cache.exists()
+    assert not (cache / "corral" / "scratch").exists()
 
 
 def test_unused_scratch_is_removed_after_a_week(

@@ -10,8 +10,8 @@ import pytest
 
 import corral
 from corral import Containment, PolicyError, Sandbox
-from corral.containment.filesystem import toolchains
 from corral.containment.filesystem.protected import common_directory, find
+from corral.guard import toolchains
 
 
 def git(folder: Path, *words: str) -> str:
@@ -24,7 +24,7 @@ def git(folder: Path, *words: str) -> str:
 def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / ".gitconfig").write_text(
-        '[user]\n\tname = The User\n\temail = "o@example.org"\n[alias]\n\tx = y\n'
+        '[user]\n\tname = The User\n\temail = "o@example.org"\n[alias]\n\tx = status\n'
     )
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -130,18 +130,18 @@ def snapshot(root: Path) -> dict[str, object]:
     return found
 
 
-def test_refused_git_config_change_is_a_violation(repository: Path, open_sandbox: Callable[..., Sandbox]) -> None:
-    result = open_sandbox().run(["git", "remote", "add", "origin", "/nowhere"])
-    assert result.exit_code != 0
-    (violation,) = result.violations
-    assert (violation.kind, violation.target, violation.inferred) == ("protected", f"{repository}/.git/config", True)
-    assert violation.instead
+def test_change_of_git_config_stays_in_the_sandbox(repository: Path, open_sandbox: Callable[..., Sandbox]) -> None:
+    before = (repository / ".git" / "config").read_bytes()
+    held = open_sandbox()
+    (repository / "set.sh").write_text("git config core.fsmonitor 'touch canary'\n")
+    result = held.run(["bash", "set.sh"])
+    assert (result.exit_code, [violation.kind for violation in result.violations]) == (0, ["git"])
+    assert held.run(["git", "config", "core.fsmonitor"]).stdout == b"touch canary\n"
+    assert (repository / ".git" / "config").read_bytes() == before
 
 
 PLANTS = {
     "a start-up file": ("touch .bashrc", [".bashrc"]),
-    "commondir of another repository": ("echo /tmp > .git/commondir", [".git/commondir"]),
-    "a second configuration": ("touch .git/config.worktree", [".git/config.worktree"]),
     "settings of an agent": ("mkdir -p .claude && touch .claude/settings.json", [".claude"]),
     "settings of an editor beside others": ("touch .vscode/tasks.json", [".vscode/tasks.json"]),
     "a link": ("ln -s /etc .idea", [".idea"]),
@@ -182,7 +182,7 @@ def test_commit_has_the_users_name(repository: Path, open_sandbox: Callable[...,
     )
     assert (done.exit_code, done.stderr, done.violations) == (0, b"", ())
     assert git(repository, "log", "-1", "--format=%an %ae %s") == "The User o@example.org second"
-    assert held.run(["git", "config", "--get", "alias.x"]).exit_code == 1
+    assert held.run(["git", "config", "--get", "alias.x"]).stdout == b"status\n"
 
 
 def test_linked_worktree_commits_to_its_repository(
@@ -196,7 +196,10 @@ def test_linked_worktree_commits_to_its_repository(
     assert git(linked, "log", "-1", "--format=%s") == "third"
     assert not held.run(f"echo x > {repository}/.git/hooks/pre-commit", shell=True).ok
     assert not held.run(["ls", str(repository / "file")]).ok
-    assert not held.run("echo 'gitdir: /etc' > .git", shell=True).ok
+    pointer = (linked / ".git").read_bytes()
+    changed = held.run("echo 'gitdir: /etc' > .git", shell=True)
+    assert [violation.kind for violation in changed.violations] == ["planted"]
+    assert (linked / ".git").read_bytes() == pointer
 
 
 @pytest.fixture
@@ -221,12 +224,9 @@ FAMILY = {
     "a submodule's repository by rename": "mv .git/modules/libs/sub x && mkdir .git/modules/libs/sub",
     "all submodules by rename": "mv .git/modules x",
     "a submodule's pointer": "echo 'gitdir: /etc' > libs/sub/.git",
-    "a submodule's pointer by rename": "mv libs/sub/.git x; git init -q libs/sub",
-    "a submodule by rename": "mv libs l && mkdir -p libs/sub",
     "a worktree's pointer": "rm -f trees/w/.git; echo 'gitdir: /etc' > trees/w/.git",
     "a worktree's repository": "echo /tmp > .git/worktrees/w/commondir",
     "a worktree's way back": "echo /tmp > .git/worktrees/w/gitdir",
-    "a worktree by rename": "mv trees t && mkdir -p trees/w",
     "a bare repository's hook": "echo x > bare/hooks/update",
     "a bare repository's configuration": "git -C bare config core.fsmonitor x",
     "a bare repository by rename": "mv bare b",
@@ -277,7 +277,6 @@ RENAMES = {
     "out of a directory with a repository": "mv vendor/file file2",
     "into one": "mv file vendor/inner/moved",
     "between two": "mv vendor/file libs/sub/moved",
-    "out of the repository": "touch .git/x && mv .git/x x",
     "a directory across": "mkdir d && touch d/e && mv d vendor/d",
     "by git": "git mv file vendor/moved && git commit -qm moved",
     "a hard link": "ln file vendor/linked",
@@ -298,10 +297,6 @@ def test_rename_across_pinned_directories_works(family: Path, open_sandbox: Call
 @pytest.mark.parametrize(
     "words",
     [
-        ["git", "config", "user.name", "x"],
-        ["git", "remote", "add", "origin", "/nowhere"],
-        ["git", "config", "core.fsmonitor", "x"],
-        ["git", "remote", "set-url", "origin", "/x"],
         ["mv", ".git", "x"],
         ["rm", "-rf", ".git/hooks"],
         ["mv", "vendor", "v"],
@@ -311,8 +306,6 @@ def test_rename_across_pinned_directories_works(family: Path, open_sandbox: Call
 def test_refused_change_of_git_is_protected_violation(
     repository: Path, open_sandbox: Callable[..., Sandbox], words: list[str]
 ) -> None:
-    if "set-url" in words:
-        git(repository, "remote", "add", "origin", "/somewhere")
     result = open_sandbox().run(words)
     assert result.exit_code != 0
     assert {(violation.kind, bool(violation.instead)) for violation in result.violations} == {("protected", True)}
@@ -484,4 +477,5 @@ def test_prefixes_are_found_but_not_the_home_directory(tmp_path: Path) -> None:
     (home / ".local" / "bin" / "script").symlink_to(home / "script")
     (home / "venvs" / "a" / "pyvenv.cfg").write_text(f"home = {home}/pythons/3/bin\n")
     found = toolchains.find([str(tools), str(home / ".local" / "bin"), str(home), "/usr/bin"], str(home), str(project))
-    assert found == [str(home / name) for name in (".local/bin", ".tools/node", "pythons/3", "venvs/a")]
+    names = (".local/bin", ".tools/node/bin", "pythons/3/bin", "venvs/a/bin", "venvs/a/pyvenv.cfg")
+    assert found.shown == tuple(str(home / name) for name in names)

@@ -2,6 +2,7 @@
 
 import os
 import stat
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -211,15 +212,17 @@ def test_removing_scratch_changes_nothing_outside(held: Sandbox, project: Path, 
 def test_sandbox_started_during_swap_shows_nothing_outside(
     held: Sandbox, open_sandbox: Callable[..., Sandbox], doors: Path, outside: Path
 ) -> None:
-    for folder in (doors / "door", outside):
-        (folder / ".git" / "hooks").mkdir(parents=True)
-        (folder / ".git" / "config").write_text("")
-        (folder / ".git" / "HEAD").write_text("")
+    made = outside.with_name("made")
+    for folder in (outside, made):
+        subprocess.run(["git", "init", "-q", str(folder)], check=True)
     before = snapshot(outside)
     shown = set()
-    # The first sandbox started before these repositories existed, so it does not pin them.
+    door = os.open(doors / "door", os.O_RDONLY | os.O_DIRECTORY)
     held.run(["true"])
     with swapping(held, "door", "other"):
+        # The command began before the user made this repository, so its sandbox does not pin it.
+        os.rename(made / ".git", ".git", dst_dir_fd=door)
+        os.close(door)
         for _ in range(ROUNDS // 20):
             with open_sandbox() as box:
                 try:

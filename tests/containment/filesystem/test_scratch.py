@@ -190,7 +190,7 @@ SOURCES = {"directory": "directory", "bind a directory": "bind", "bind a file": 
 @pytest.mark.parametrize("kind", SOURCES)
 def test_bubblewrap_tree_is_not_prepared_through_a_link(kind: str, swapped: str, scene: Scene) -> None:
     own = scene.above / "scratch"
-    known = scratch.make(str(own), {})
+    known = scratch.make(str(own), str(own), {})
     steps = [
         Step("bind", "/home/user", f"{own}/home", "rw"),
         Step(SOURCES[kind], "/home/user/a/b", "/etc/passwd" if kind == "bind a file" else str(scene.project), "ro"),
@@ -207,7 +207,7 @@ def test_bubblewrap_tree_is_not_prepared_through_a_link(kind: str, swapped: str,
 @pytest.mark.parametrize("kind", SOURCES)
 def test_bubblewrap_tree_can_be_prepared_twice(kind: str, scene: Scene) -> None:
     own = scene.above / "scratch"
-    known = scratch.make(str(own), {})
+    known = scratch.make(str(own), str(own), {})
     source = "/etc/passwd" if kind == "bind a file" else str(scene.project)
     steps = [Step("bind", "/home/user", f"{own}/home", "rw"), Step(SOURCES[kind], "/home/user/a/b", source, "ro")]
     for _ in range(2):

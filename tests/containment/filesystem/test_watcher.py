@@ -2,16 +2,15 @@
 
 import os
 import subprocess
-import tempfile
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from observe import unique_seconds
+from observe import eventually, unique_seconds
 
 from corral import Containment, Sandbox, SandboxResult
 from corral.containment.filesystem import watcher
-from corral.containment.filesystem.git_repos import is_harmless
 from corral.containment.filesystem.protected import find
 from corral.containment.filesystem.watcher import ProtectedNameWatcher
 from golden import check
@@ -67,31 +66,9 @@ DEEP = {
     "a pipe": ("mkfifo src/.mcp.json", ["src/.mcp.json"]),
     "several": ("touch src/.envrc src/deep/.envrc .profile", [".profile", "src/.envrc", "src/deep/.envrc"]),
     "a name as long as a path may be": ("d=src; for i in 1 2 3 4 5 6 7; do d=$d/$(printf %0200d 0); done; mkdir -p $d; touch $d/.envrc", ["src/" + "/".join(["0" * 200] * 7) + "/.envrc"]),
-    "a hook in a new repository": ("git init -q r && echo x > r/.git/hooks/pre-commit", ["r/.git/hooks/pre-commit"]),
-    "a changed sample": ("git init -q r && echo x >> r/.git/hooks/update.sample", ["r/.git/hooks/update.sample"]),
-    "a program in a clone's configuration": ("git clone -q origin r && git -C r config core.fsmonitor x", ["r/.git/config"]),
-    "an alias": ("git init -q r && git -C r config alias.status '!x'", ["r/.git/config"]),
-    "an include": ("git init -q r && git -C r config include.path ../x", ["r/.git/config"]),
-    "a filter": ("git init -q r && git -C r config filter.x.clean y", ["r/.git/config"]),
-    "another place for hooks": ("git init -q r && git -C r config core.hooksPath ../h", ["r/.git/config"]),
-    "a second configuration": ("git init -q r && printf '[core]\\n\\tpager = x\\n' > r/.git/config.worktree", ["r/.git/config.worktree"]),
-    "a pointer in a clone": ("git clone -q origin r && echo /tmp > r/.git/commondir", ["r/.git/commondir"]),
-    "attributes of a clone": ("git clone -q origin r && echo '* filter=x' > r/.git/info/attributes", ["r/.git/info/attributes"]),
-    "hooks that are a link": ("git init -q r && rm -r r/.git/hooks && ln -s /tmp r/.git/hooks", ["r/.git/hooks"]),
     "a repository that is a link": ("mkdir r && ln -s ../origin/.git r/.git", ["r/.git"]),
     "a pointer to a directory outside": ("mkdir r && echo 'gitdir: /etc' > r/.git", ["r/.git"]),
     "a pointer to an ordinary directory": ("mkdir r x && echo 'gitdir: ../x' > r/.git", ["r/.git"]),
-    "a bare repository with a program": ("git init -q --bare r && git -C r config core.fsmonitor x", ["r/config"]),
-    "a bare repository with a hook": ("git init -q --bare r && echo x > r/hooks/update", ["r/hooks/update"]),
-    "a worktree with a second configuration": ("git worktree add -q w && printf '[core]\\n\\tpager = x\\n' > .git/worktrees/w/config.worktree", [".git/worktrees/w/config.worktree"]),
-    "a worktree that belongs elsewhere": ("git worktree add -q w && echo /tmp > .git/worktrees/w/commondir", [".git/worktrees/w/commondir"]),
-    "a link through which a commit writes its message": ("rm -f .git/COMMIT_EDITMSG && ln -s /nowhere .git/COMMIT_EDITMSG", [".git/COMMIT_EDITMSG"]),
-    "a link through which it writes its log": ("cd .git/logs/refs/heads && rm main && ln -s /nowhere main", [".git/logs/refs/heads/main"]),
-    "a link in the place of all logs": ("mv .git/logs src/x && ln -s ../src/x .git/logs", [".git/logs"]),
-    "a log that is a link in a directory that is new": ("mkdir -p .git/logs/refs/remotes/o && ln -s /nowhere .git/logs/refs/remotes/o/main", [".git/logs/refs/remotes/o/main"]),
-    "a link in a new repository": ("git init -q r && ln -s /nowhere r/.git/FETCH_HEAD", ["r/.git/FETCH_HEAD"]),
-    "a link in a bare repository": ("git init -q --bare r && ln -s /nowhere r/packed-refs && ln -s /nowhere r/notes", ["r/packed-refs"]),
-    "a module's hook": ("git clone -q --bare origin .git/modules/m && echo x > .git/modules/m/hooks/update", [".git/modules/m/hooks/update"]),
 }  # fmt: skip
 
 
@@ -143,35 +120,16 @@ EVERYDAY = {
 def test_repositories_made_by_git_may_stay(repository: Path, open_sandbox: Callable[..., Sandbox], text: str) -> None:
     held = open_sandbox()
     result = held.run(text, shell=True, timeout_seconds=60)
-    assert (result.enforcement, result.exit_code, result.violations) == ("full", 0, ()), result.stderr_text
+    assert (result.enforcement, result.exit_code) == ("full", 0), result.stderr_text
+    assert {violation.kind for violation in result.violations} <= {"git"}
     assert held.run(["true"]).violations == ()
 
 
-def test_links_of_the_user_may_stay(repository: Path, open_sandbox: Callable[..., Sandbox]) -> None:
-    # git-new-workdir makes such links.
-    (repository / ".git" / "packed-refs").symlink_to("../origin/.git/packed-refs")
-    held = open_sandbox()
-    assert held.run("touch .git/other && git log -1 --format=%s", shell=True).violations == ()
-    assert (repository / ".git" / "packed-refs").is_symlink()
-
-
 STEPS = {
-    "in a directory that was hidden": (["mv src .git/objects/z && touch .git/objects/z/.envrc", "mv .git/objects/z src"], ["src/.envrc"]),
-    "below a directory that was hidden": (["mv src .git/objects/z", "touch .git/objects/z/deep/.envrc", "mv .git/objects/z src"], ["src/deep/.envrc"]),
     "in a directory that was renamed and back": (["mv src other", "mv other src", "touch src/.envrc"], ["src/.envrc"]),
     "below a directory that was renamed and back": (["mv src other", "mv other src", "touch src/deep/.envrc"], ["src/deep/.envrc"]),
-    "in a directory that replaced another": (["mv src .git/objects/z && mkdir src", "rm -r .git/objects/z", "touch src/.envrc"], ["src/.envrc"]),
     "in a directory that was closed": (["touch src/.envrc && chmod 0 src", "true", "chmod 755 src"], ["src/.envrc"]),
-    "in a repository that was closed": (["cd origin/.git && touch commondir && chmod 0 .", "chmod 755 origin/.git"], ["origin/.git/commondir"]),
-    "in a module that comes in parts": (["mkdir -p .git/modules/m/hooks .git/modules/m/objects .git/modules/m/refs", "echo ref: refs/heads/main > .git/modules/m/HEAD", "echo x > .git/modules/m/hooks/post-checkout"], [".git/modules/m/hooks/post-checkout"]),
-    "in a module that was a directory": (["mkdir -p .git/modules/m", "cp -r origin/.git/. .git/modules/m && echo x > .git/modules/m/hooks/post-checkout"], [".git/modules/m/hooks/post-checkout"]),
-    "in a worktree that comes in parts": (["mkdir -p .git/worktrees/w", "cd .git/worktrees/w && echo ref: refs/heads/main > HEAD && echo /tmp > commondir"], [".git/worktrees/w/commondir"]),
     "in a directory that had a link as a second name": (["mkdir -p a/sub c/sub", "mv a x && ln -s c a", "rm a && touch c/sub/.envrc"], ["c/sub/.envrc"]),
-    "in a directory that looks like a repository": (["mkdir -p r/objects r/refs r/logs/x && echo ref: refs/heads/m > r/HEAD && touch r/logs/x/.envrc"], ["r/logs/x/.envrc"]),
-    "in a repository that is completed elsewhere": (["mkdir -p r/hooks && cd r && echo ref: refs/heads/m > HEAD && ln -s ../o objects && ln -s ../p refs && echo x > hooks/update", "mkdir o p"], ["r/hooks/update", "r/objects", "r/refs"]),
-    "behind a link into a repository": (["mkdir .git/objects/h && touch .git/objects/h/.envrc && ln -s ../.git/objects/h src/l"], ["src/l"]),
-    "behind a pointer through a link": (["git init -q r && ln -s r l && mkdir q && echo gitdir: ../l/.git > q/.git"], ["q/.git"]),
-    "in a bare repository that comes in parts": (["mkdir -p r/hooks r/objects r/refs", "echo ref: refs/heads/main > r/HEAD", "echo x > r/hooks/update"], ["r/hooks/update"]),
 }  # fmt: skip
 
 
@@ -223,7 +181,7 @@ def replaced(path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("looks", [1, 5], ids=["second command", "inotify"])
-@pytest.mark.parametrize("name", [".git/config", "src/.envrc"])
+@pytest.mark.parametrize("name", ["src/.envrc"])
 def test_file_the_user_replaced_is_still_protected(
     repository: Path, open_sandbox: Callable[..., Sandbox], looks: int, name: str
 ) -> None:
@@ -249,48 +207,78 @@ def test_removed_protected_file_cannot_be_recreated(repository: Path, open_sandb
     assert planted_by(held.run(["touch", "src/.envrc"]), repository) == ["src/.envrc"]
 
 
-def test_no_command_starts_beside_one_with_replaced_mounts(
+WRITES = "touch begun; while [ ! -e go ]; do sleep 0.01; done; for f in src/.en*rc .vs*/tasks.json; do (echo x >> $f) 2>/dev/null; echo $?; done"
+
+
+def test_replaced_file_is_read_only_again_for_a_running_command(
     repository: Path, open_sandbox: Callable[..., Sandbox]
 ) -> None:
+    (repository / ".vscode").mkdir()
+    names = ("src/.envrc", ".vscode/tasks.json")
+    for name in names:
+        (repository / name).write_text("first\n")
+    held = open_sandbox(containment=Containment(backend="warden"))
+    (repository / "writes.sh").write_text(WRITES)
+    running = held.start(["bash", "writes.sh"])
+    eventually((repository / "begun").exists)
+    for round_ in ("second\n", "third\n"):
+        for name in names:
+            replaced(repository / name, round_)
+        assert held.run(["true"]).ok
+    (repository / "go").touch()
+    assert running.wait().stdout == b"1\n1\n"
+    assert [(repository / name).read_text() for name in names] == ["third\n", "third\n"]
+
+
+def test_running_command_can_write_a_replaced_file_until_it_is_noticed(
+    repository: Path, open_sandbox: Callable[..., Sandbox]
+) -> None:
+    """The canary of the test above: without a next command nothing mounts the file again."""
+    (repository / "src" / ".envrc").write_text("first\n")
+    held = open_sandbox(containment=Containment(backend="warden"))
+    (repository / "writes.sh").write_text(WRITES)
+    running = held.start(["bash", "writes.sh"])
+    eventually((repository / "begun").exists)
+    replaced(repository / "src" / ".envrc", "second\n")
+    (repository / "go").touch()
+    assert running.wait().stdout.startswith(b"0\n")
+
+
+def test_no_command_starts_beside_one_that_could_recreate_a_removed_file(
+    repository: Path, open_sandbox: Callable[..., Sandbox]
+) -> None:
+    (repository / "src" / ".envrc").write_text("first\n")
     held = open_sandbox()
     running = held.start(["sleep", unique_seconds()])
-    replaced(repository / ".git" / "config", (repository / ".git" / "config").read_text())
+    (repository / "src" / ".envrc").unlink()
     refused = held.run(["true"])
     assert refused.exit_code == 126
-    assert ".git/config was replaced" in refused.stderr_text
+    assert "src/.envrc was replaced" in refused.stderr_text
     running.close()
     assert held.run(["true"]).ok
 
 
 LATER = {
-    "a repository's configuration": ("git init -q r", "git -C r config core.fsmonitor x", ["r/.git/config"]),
-    "its configuration in place": ("git init -q r", "printf '[alias]\\n\\tst = !x\\n' >> r/.git/config", ["r/.git/config"]),
-    "its configuration by another link to it": ("git init -q r && ln r/.git/config c", "printf '[alias]\\n\\tst = !x\\n' >> c", ["r/.git/config"]),
-    "its hooks": ("git init -q r", "echo x > r/.git/hooks/update", ["r/.git/hooks/update"]),
-    "a worktree's repository": ("git worktree add -q w", "echo /tmp > .git/worktrees/w/commondir", [".git/worktrees/w/commondir"]),
     "a worktree's pointer": ("git worktree add -q w", "echo gitdir: /etc > w/.git", ["w/.git"]),
-    "a directory that was closed": ("mkdir -p src/s/t && touch src/s/t/.envrc && chmod 0 src/s", "chmod 700 src/s", ["src/s/t/.envrc"]),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("looks", [0, 5], ids=["first command", "inotify"])
 @pytest.mark.parametrize("case", LATER.values(), ids=LATER)
-def test_harmless_repository_is_judged_again_on_change(
+def test_harmless_directory_is_judged_again_on_change(
     repository: Path, open_sandbox: Callable[..., Sandbox], case: tuple[str, str, list[str]], looks: int
 ) -> None:
     first, then, expected = case
     held = open_sandbox()
-    if "chmod 0" in first and os.geteuid() == 0:
-        assert planted_by(held.run(first, shell=True), repository) == expected  # root can enter every directory
-        return
     for _ in range(looks):
         held.run(["true"])
     assert held.run(first, shell=True).violations == ()
     assert planted_by(held.run(then, shell=True), repository) == expected
 
 
-def test_unlistable_directory_hides_nothing(repository: Path, open_sandbox: Callable[..., Sandbox]) -> None:
-    result = open_sandbox().run("mkdir src/x && touch src/x/.envrc && chmod 111 src/x src", shell=True)
+@pytest.mark.parametrize("mode", ["111", "000"])
+def test_unlistable_directory_hides_nothing(repository: Path, open_sandbox: Callable[..., Sandbox], mode: str) -> None:
+    result = open_sandbox().run(f"mkdir src/x && touch src/x/.envrc && chmod {mode} src/x src", shell=True)
     assert planted_by(result, repository) == ["src/x/.envrc"]
     assert not (repository / "src" / "x" / ".envrc").exists()
 
@@ -332,19 +320,63 @@ def test_planted_file_is_found_after_inotify_overflow(repository: Path, open_san
     assert planted_by(held.run(text, shell=True, timeout_seconds=100), repository) == ["many/3/.envrc"]
 
 
-def test_quarantine_inside_project_uses_harmless_names(open_sandbox: Callable[..., Sandbox], tmp_path: Path) -> None:
-    if os.stat("/dev/shm").st_dev == os.stat(tmp_path).st_dev:
-        pytest.skip("shared memory is on the same file system")
-    root = Path(tempfile.mkdtemp(prefix="corral-test-", dir="/dev/shm"))
+TAKE_INSTANCES = """
+import ctypes, errno, time
+libc = ctypes.CDLL(None, use_errno=True)
+taken = 0
+while libc.inotify_init1(0) >= 0:
+    taken += 1
+assert ctypes.get_errno() == errno.EMFILE
+print(taken, flush=True)
+time.sleep(60)
+"""
+WITHOUT_INSTANCES = """
+import os, sys
+from corral import Containment, Profile, Sandbox, SandboxConfig
+from corral.containment.kernel.inotify import InotifyWatches
+from corral.guard.rules.loader import effects, profile_named
+from corral.model.call import Decision
+groups = dict.fromkeys(profile_named("strict").groups, Decision.ALLOW)
+profile = Profile("open", dict.fromkeys(effects(), Decision.ALLOW), groups)
+config = SandboxConfig(sys.argv[1], profile=profile, denylist=(), interpreter_block=())
+for name in "abcdef":
+    os.makedirs(f"{sys.argv[1]}/{name}/deep")
+with open("/proc/sys/user/max_inotify_instances", "w") as file:
+    file.write("20")
+with Sandbox(config) as box, Sandbox(config) as other:
+    for each in (box, other):
+        each.run(["true"])
+    taking = box.start(["python3", "take.py"])
+    next(iter(taking))
     try:
-        held = open_sandbox(project_root=str(root))
-        result = held.run("mkdir -p .claude/.idea && touch .claude/.idea/x", shell=True)
-        assert [violation.target for violation in result.violations] == [f"{root}/.claude"]
-        held.run(["true"])
-        assert {path.name for path in root.rglob("*") if path.name.startswith(".")} == set()
-        assert [path.name for path in root.rglob("*.planted")]
-    finally:
-        subprocess.run(["rm", "-rf", root], check=True)
+        InotifyWatches().close()
+        print("an instance is left")
+    except OSError as error:
+        print(error.errno)
+    for number, each in enumerate((box, other)):
+        for _ in range(4):
+            assert each.run(["true"]).violations == ()
+        found = each.run(["touch", f"a/deep/{number}", f"{'bc'[number]}/deep/.envrc"])
+        print(found.enforcement, [os.path.relpath(v.target, sys.argv[1]) for v in found.violations])
+    taking.kill()
+"""
+
+
+def test_planted_file_is_found_without_inotify_instances(project: Path) -> None:
+    (project / "take.py").write_text(TAKE_INSTANCES)
+    # The limit of the instances is that of a user namespace, so that other tests keep theirs.
+    words = [
+        "unshare",
+        "--user",
+        "--map-current-user",
+        "--keep-caps",
+        sys.executable,
+        "-c",
+        WITHOUT_INSTANCES,
+        str(project),
+    ]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=100)
+    assert done.stdout == "24\nfull ['b/deep/.envrc']\nfull ['c/deep/.envrc']\n", done.stderr
 
 
 def test_fork_of_the_host_watches_for_itself(repository: Path) -> None:
@@ -362,28 +394,3 @@ def test_fork_of_the_host_watches_for_itself(repository: Path) -> None:
     (repository / "many" / "2" / ".envrc").touch()
     assert [violation.target for violation in watch.look()] == [f"{repository}/many/2/.envrc"]
     watch.close()
-
-
-@pytest.mark.parametrize(
-    ("text", "harmless"),
-    [
-        ("", True),
-        ("[core]\n\tbare = false\n", True),
-        ('[remote "o"]\n\turl = /x\n\tfetch = +refs/heads/*:refs/remotes/o/*\n', True),
-        ("# note\n; note\n[user]\nname=x\n", True),
-        ("[core] fsmonitor = x\n", False),
-        ("[core]\nbare = false \\\nfsmonitor = x\n", False),
-        ("[CORE]\nFSMonitor = x\n", False),
-        ("[core]\rfsmonitor = x\n", False),
-        ("\ufeff[core]\nbare = false\n", False),
-        ('[remote "o"]\n\turl = ext::sh -c x\n', False),
-        ('[remote "o"]\n\tuploadpack = x\n', False),
-        ('[submodule "o"]\n\tupdate = !x\n', False),
-        ("[core.x]\nbare = true\n", False),
-        ('[a "]"]\n[core]\nbare = true\n', False),
-        ("[include]\npath = x\n", False),
-        ("bare = true\n", False),
-    ],
-)
-def test_git_config_is_harmless_only_if_every_line_is(text: str, harmless: bool) -> None:
-    assert is_harmless(text) is harmless

@@ -263,26 +263,49 @@ def test_disk_space_is_taken_only_by_writing(
     assert attempt(held, "with open('f', 'wb') as file:\n    os.posix_fallocate(file.fileno(), 0, 100_000)\n    return True") == "succeeded"  # fmt: skip
 
 
-def test_free_disk_limit_is_on_by_default(tmp_path: Path) -> None:
+FILL_BYTES = "for i in $(seq 200); do head -c 1000000 /dev/zero >> big; sleep 0.01; done"
+FILL_INODES = "for i in $(seq 200); do touch $i.{1..30}; sleep 0.01; done"
+
+
+def run_on_small_disk(tmp_path: Path, text: str, options: str, limits: str = "Limits()") -> tuple[str, int]:
+    """Run shell text in a project on a tmpfs in a mount namespace of its own. Return what it reports, and the free inodes."""
     program = tmp_path / "program.py"
     program.write_text(
         "import sys\nfrom corral import *\n"
-        "with Sandbox(SandboxConfig(sys.argv[1], profile='workspace', containment=Containment(accept_partial=True))) as box:\n"
-        "    result = box.run('for i in $(seq 200); do head -c 1000000 /dev/zero >> big; sleep 0.01; done', shell=True)\n"
-        "    print([v.kind for v in result.violations], box.run(['true']).ok)\n"
+        f"config = SandboxConfig(sys.argv[1], profile='workspace', containment=Containment(accept_partial=True), limits={limits})\n"
+        "with Sandbox(config) as box:\n"
+        f"    result = box.run({text!r}, shell=True)\n"
+        "    print([(v.kind, v.grant) for v in result.violations], box.run(['true']).ok)\n"
     )
-    # The disk is a tmpfs in the test's own mount namespace.
     disk = tmp_path / "disk"
     disk.mkdir()
-    script = 'mount -t tmpfs -o size=100m tmpfs "$1" && shift && "$@"; df --output=avail -B 1000000 . | tail -1'
+    script = f'mount -t tmpfs -o {options} tmpfs "$1" && "$2" "$3" "$1" && df --output=iavail "$1" | tail -1'
     done = subprocess.run(
-        [*IN_NAMESPACES, script, "sh", str(disk), sys.executable, str(program), str(disk)],
+        [*IN_NAMESPACES, script, "sh", str(disk), sys.executable, str(program)],
         env=dict(os.environ) | {"TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.stdout.startswith("['disk-full'] True\n"), done.stdout + done.stderr
+    reported, _, free = done.stdout.strip().rpartition("\n")
+    assert reported, done.stderr
+    return reported, int(free)
+
+
+def test_free_disk_limit_is_on_by_default(tmp_path: Path) -> None:
+    reported, _ = run_on_small_disk(tmp_path, FILL_BYTES, "size=100m")
+    assert reported == "[('disk-full', 'limits.free_disk_bytes')] True"
+
+
+def test_free_inodes_limit_is_on_by_default(tmp_path: Path) -> None:
+    reported, free = run_on_small_disk(tmp_path, FILL_INODES, "size=100m,nr_inodes=2000")
+    assert reported == "[('disk-full', 'limits.free_inodes')] True"
+    assert free > 100
+
+
+def test_inodes_can_be_used_up_without_the_limit(tmp_path: Path) -> None:
+    reported, free = run_on_small_disk(tmp_path, FILL_INODES, "size=100m,nr_inodes=2000", "Limits(free_inodes=None)")
+    assert (reported, free) == ("[] True", 0)
 
 
 RAISE = {

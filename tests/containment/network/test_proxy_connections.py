@@ -6,7 +6,7 @@ import select
 import socket
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -60,10 +60,12 @@ def read_all(client: socket.socket) -> bytes:
 def test_slow_client_does_not_extend_the_deadline(byte: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "HANDSHAKE_SECONDS", 0.5)
     with connected() as (client, _):
-        for _ in range(400):
-            client.sendall(byte)
-            if select.select([client], [], [], 0.05)[0]:
-                break
+        # The proxy can end the connection between two bytes.
+        with suppress(BrokenPipeError, ConnectionResetError):
+            for _ in range(400):
+                client.sendall(byte)
+                if select.select([client], [], [], 0.05)[0]:
+                    break
         assert select.select([client], [], [], 0)[0], "the proxy still waits for the client"
 
 
@@ -119,6 +121,35 @@ def loopback(port: int) -> dict[str, Any]:
     return {"granted": (f"index.example:{port}",), "hosts": ("index.example=127.0.0.1",)}
 
 
+BOUND = 100_000  # bytes
+
+
+@pytest.mark.parametrize("is_http", [True, False], ids=["HTTP", "tunnel"])
+def test_call_that_may_only_download_sends_no_more_than_its_bound(is_http: bool) -> None:
+    with answered() as (port, heard), connected(**loopback(port), sent_bytes=BOUND) as (client, _log):
+        if is_http:
+            client.sendall(asking(port, "Content-Length: 1000000").replace(b"GET", b"POST"))
+        else:
+            client.sendall(f"CONNECT index.example:{port} HTTP/1.1\r\n\r\n".encode())
+            assert client.recv(4096).startswith(b"HTTP/1.1 200")
+        with suppress(BrokenPipeError, ConnectionResetError):
+            client.sendall(b"\0" * 1_000_000)
+        with suppress(ConnectionResetError):
+            read_all(client)
+    assert 0 < sum(map(len, heard)) <= BOUND
+
+
+def test_call_that_may_only_download_receives_more_than_its_bound() -> None:
+    with (
+        answered(b"HTTP/1.1 200 OK\r\n\r\n" + b"\0" * 5 * BOUND) as (port, _),
+        connected(**loopback(port), sent_bytes=BOUND) as (client, _),
+    ):
+        client.sendall(asking(port))
+        received = 0
+        while received < 5 * BOUND:
+            received += len(client.recv(65536))
+
+
 def asking(port: int, *lines: str) -> bytes:
     return "\r\n".join(
         [f"GET http://index.example:{port}/ HTTP/1.1", f"Host: index.example:{port}", *lines, "", ""]
@@ -140,6 +171,38 @@ def test_second_request_of_a_connection_is_dropped() -> None:
             got += client.recv(4096)
     assert got == said
     assert b"X-Second" not in b"".join(heard)
+
+
+EVIL = b" /x HTTP/1.1\r\nHost: evil.example\r\n\r\n"
+SMUGGLED = {
+    "a sign first": (b"_", EVIL),
+    "a digit first": (b"1", EVIL),
+    "a long method": (b"A" * 33, EVIL),
+    "no version": (b"GET\t/x\r\n", b"GET" + EVIL),
+    "a POST without a version": (b"POST /x\r\nHost: evil.example\r\n\r\n", b"POST" + EVIL),
+    "another protocol first": (b"hello\r\n", b"GET" + EVIL),
+    "bytes first": (b"\0\0\n", b"GET" + EVIL),
+}
+
+
+@pytest.mark.parametrize("case", SMUGGLED)
+@pytest.mark.parametrize("protects", [True, False], ids=["", "control"])
+def test_request_in_an_opaque_tunnel_is_refused(case: str, protects: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not protects:
+        monkeypatch.setattr(connection.http_request.RequestScanner, "feed", lambda *_: None)
+    first, rest = SMUGGLED[case]
+    with answered(b"go on\n") as (port, heard), connected(**loopback(port)) as (client, descriptor):
+        client.sendall(f"CONNECT index.example:{port} HTTP/1.1\r\n\r\n".encode())
+        assert b" 200 " in client.recv(4096)
+        client.sendall(first)
+        if not protects or b"/x" not in first:
+            assert client.recv(4096) == b"go on\n"  # the first bytes are through
+            client.sendall(rest)
+            client.shutdown(socket.SHUT_WR)
+        assert read_all(client) == b""
+        outcomes = [entry.outcome for entry in ConnectionLog(descriptor).take()]
+    assert outcomes == (["allowed", "refused"] if protects else ["allowed"])
+    assert (b"Host: evil" in b"".join(heard)) is not protects
 
 
 def test_request_heads_count_towards_the_byte_limit() -> None:

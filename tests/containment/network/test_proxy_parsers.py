@@ -1,11 +1,13 @@
 """The proxy's parsers are strict: TLS hellos, HTTP requests, SOCKS requests and addresses."""
 
+import argparse
 import ipaddress
 import os
 import socket
 import ssl
 from collections.abc import Callable, Iterable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -209,6 +211,7 @@ HEADS = {
     "not ASCII in the target": b"GET /\xff HTTP/1.1\r\n\r\n",
     "not a method": b"G(T / HTTP/1.1\r\n\r\n",
     "empty line in front": b"\r\nGET / HTTP/1.1\r\n\r\n",
+    "a name that some servers fold": b"GET / HTTP/1.1\r\nTransfer_Encoding: chunked\r\n\r\n",
     "too many": b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 201 + b"\r\n",
 }
 
@@ -374,6 +377,74 @@ def test_http_request_is_recognized_in_any_form(data: bytes) -> None:
 @pytest.mark.parametrize("data", OTHERS.values(), ids=OTHERS)
 def test_other_protocols_are_not_taken_for_http(data: bytes) -> None:
     assert http_request.looks_like_request(data) is False
+
+
+FOLLOWING = {
+    **{name: data for name, data in REQUESTS.items() if name != "a line without an end"},
+    "a method that begins with a sign": b"_ / HTTP/1.1\r\n",
+    "a method that begins with a digit": b"1GET / HTTP/1.1\r\n",
+    "a long method": b"A" * 33 + b" / HTTP/1.1\r\n",
+    "bytes that are no text in the method": b"\0G\xff / HTTP/1.1\r\n",
+    "a target without a slash": b"GET x HTTP/1.1\r\n",
+    "something after the version": b"GET / HTTP/1.1 x\n",
+    "carriage returns alone": b"x\rGET / HTTP/1.1\r",
+    "a tab and no version": b"GET\t/\n",
+    "another method and no version": b"POST /x\r\n",
+    "an unknown method, no version, and a host": b"REPORT /x\r\nAccept: x\r\nhOST : y\r\n",
+    "a very long line": b"GET /" + b"x" * 100_000 + b" HTTP/1.1\n",
+}
+NOT_FOLLOWING = {
+    **OTHERS,
+    "mail": b"DATA\r\nReceived: from x by y with HTTP; today\r\nSee http://x/ for HTTP/1.1, and so on.\r\n",
+    "ftp": b"CWD /pub\r\nRETR /pub/x\r\nHELP\r\nHost: x\r\n",
+    "an access log": b'INSERT 127.0.0.1 - "GET / HTTP/1.1" 200\n',
+    "prose": Path(argparse.__file__).read_bytes(),
+    "yaml": b"SET x\nhost: y\n",
+    "bytes": bytes(range(256)) * 300,
+}
+
+
+def _scan(data: bytes, size: int) -> None:
+    scanner = http_request.RequestScanner()
+    for at in range(0, len(data), size):
+        scanner.feed(data[at : at + size])
+
+
+@pytest.mark.parametrize(
+    "begin", [b"", b"x\r\n", b"\x16\x03\x01\n", b"\0" * 1000 + b"\n"], ids=["", "line", "tls", "bytes"]
+)
+@pytest.mark.parametrize("data", FOLLOWING.values(), ids=FOLLOWING)
+def test_request_after_other_bytes_is_refused(begin: bytes, data: bytes) -> None:
+    for size in (1, 7, 65536):
+        with pytest.raises(http_request.RequestError):
+            _scan(begin + data, size)
+
+
+@pytest.mark.parametrize("data", NOT_FOLLOWING.values(), ids=NOT_FOLLOWING)
+def test_other_protocols_pass_the_scanner(data: bytes) -> None:
+    for size in (1, 65536):
+        _scan(data, size)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Transfer_Encoding", "Content_Length", "content.length", "Transfer~Encoding", "PROXY_CONNECTION", "Keep_Alive"],
+)
+def test_header_that_servers_may_fold_into_another_is_refused(name: str) -> None:
+    with pytest.raises(http_request.RequestError):
+        head("GET / HTTP/1.1", f"{name}: x")
+
+
+def test_other_header_with_an_underscore_is_kept() -> None:
+    assert head("GET / HTTP/1.1", "X_Trace_Id: x").headers == (("X_Trace_Id", "x"),)
+
+
+@pytest.mark.parametrize("name", ["X_Api_Key", "x-api_key", "X.Api.Key", "X-Api-Key"])
+def test_header_that_servers_may_fold_into_an_injected_one_is_dropped(name: str) -> None:
+    asked = head("GET / HTTP/1.1", "Host: a.example", f"{name}: forged", "X_Other: kept")
+    made = http_request.rewrite_head(asked, "/", "a.example", [("X-Api-Key", "own")])
+    assert b"forged" not in made
+    assert b"X_Other: kept\r\nX-Api-Key: own\r\n" in made
 
 
 @pytest.mark.parametrize("method", ["TRACE", "TRACK", "trace"])

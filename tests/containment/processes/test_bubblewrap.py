@@ -18,10 +18,9 @@ from observe import alive, children, descriptors, eventually, exist, unique_seco
 
 from corral import Containment, Sandbox, SandboxConfig
 from corral.containment.backend import UnusableError, holds_more
-from corral.containment.layers import LAYERS
+from corral.containment.layers import LAYERS, unmet_requirement
 from corral.containment.plan import Plan, Step
 from corral.containment.processes import bubblewrap, bubblewrap_args
-from corral.containment.state import unmet_requirement
 
 pytestmark = pytest.mark.real
 

@@ -101,7 +101,6 @@ REFUSED = {
     "git clone": ("fatal: could not create work tree dir '{S}/x': Read-only file system", NEW),
     "a path with a blank": ("cp: cannot create regular file '{S}/a b': Read-only file system", ("write-outside", "{S}/a b", WRITE)),
     "the root": ("touch: cannot touch '/corral-new': Read-only file system", ("write-outside", "/corral-new", "")),
-    "git config": ("error: could not write config file .git/config: Device or resource busy", ("protected", "{P}/.git/config", "")),
     "a hook": ("bash: line 1: .git/hooks/pre-commit: Read-only file system", ("protected", "{P}/.git/hooks/pre-commit", "")),
     "a new hook": ("bash: line 1: .git/hooks/post-merge: Read-only file system", ("protected", "{P}/.git/hooks/post-merge", "")),
     "the repository": ("mv: cannot move '.git' to '.gitx': Device or resource busy", ("protected", "{P}/.git", "")),
@@ -340,8 +339,6 @@ PROGRAMS = {
     "node": ("node -e \"require('fs').writeFileSync('{S}/x', '')\"", [NEW]),
     "perl": ("perl -e 'open(F, \">\", \"{S}/x\") or die \"cannot open {S}/x: $!\\n\"'", [NEW]),
     "git init": ("git init -q {S}/x", [NEW]),
-    "git config": ("git config user.name z", [("protected", "{P}/.git/config", "")]),
-    "git remote": ("git remote add o https://example.org/x", [("protected", "{P}/.git/config", "")]),
     "a hook": ("echo x > .git/hooks/pre-commit", [("protected", "{P}/.git/hooks/pre-commit", "")]),
     "the repository": ("mv .git old", [("protected", "{P}/.git", "")]),
     "cat": ("cat {H}/secret", [SEEN]),
@@ -349,12 +346,12 @@ PROGRAMS = {
     "grep": ("grep x {H}/secret", [SEEN]),
     "find": ("find {H}/secret", [SEEN]),
     "errors among the output": ("touch {S}/x 2>&1 | cat", [NEW]),
-    "curl": ("curl -sS http://example.invalid/", [("network", "example.invalid", NETWORK)]),
-    "curl by address": ("curl -sS http://192.0.2.1/", [("network", "192.0.2.1:80", NETWORK)]),
-    "wget": ("wget -T 2 -t 1 http://192.0.2.1/", [("network", "192.0.2.1:80", NETWORK)]),
-    "git clone": ("git clone -q https://example.invalid/x y", [("network", "example.invalid", NETWORK)]),
+    "curl": ("curl -sS --noproxy '*' http://example.invalid/", [("network", "example.invalid", NETWORK)]),
+    "curl by address": ("curl -sS --noproxy '*' http://192.0.2.1/", [("network", "192.0.2.1:80", NETWORK)]),
+    "wget": ("wget --no-proxy -T 2 -t 1 http://192.0.2.1/", [("network", "192.0.2.1:80", NETWORK)]),
+    "git clone": ("git -c http.proxy= clone -q https://example.invalid/x y", [("network", "example.invalid", NETWORK)]),
     "ssh": ("ssh -o BatchMode=yes example.invalid", [("network", "example.invalid", NETWORK)]),
-    "npm": ("npm view x --fetch-retries 0 --registry http://registry.invalid", [("network", "registry.invalid", NETWORK)]),
+    "npm": ("npm view x --noproxy registry.invalid --registry http://registry.invalid", [("network", "registry.invalid", NETWORK)]),
     "unshare": ("unshare -U true", [("call", "unshare", "")]),
     "perf": ("perf stat true", [("call", "perf_event_open", "")]),
     "chmod to set-uid": ("chmod u+s src/main.py", [("call", "chmod", "")]),
@@ -430,7 +427,7 @@ def test_hint_is_the_first_violation_as_one_line(place: Place, working: Sandbox)
 
 
 TEXTS = [
-    *("touch", "tar in another directory", "the root", "git config", "the repository", "cat of a hidden file"),
+    *("touch", "tar in another directory", "the root", "a hook", "the repository", "cat of a hidden file"),
     "a key of the user",
 ]
 

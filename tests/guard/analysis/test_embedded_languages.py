@@ -26,6 +26,13 @@ ACTIVE = {
     "p;R /etc/passwd": [("reads", "/etc/passwd")],
     "p\n1e id": [("runs", "id")],
     "{e id": [("runs", "id")],
+    "a x\\\\\ne id": [("runs", "id")],
+    "a\\\nx\\\\\ne id": [("runs", "id")],
+    "i\\\\\ne id": [("runs", "id")],
+    "s/[\\]/x/;e id #]/y/": [("runs", "id #]/y/")],
+    "/[\\]/e id #]/p": [("runs", "id #]/p")],
+    "s/[\\[\\]]//g": [],
+    "c x\\\\\\\ntext\ne id": [("runs", "id")],
     "w /dev/stdout": [],
 }
 

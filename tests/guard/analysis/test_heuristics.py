@@ -46,6 +46,11 @@ ONLY_WORDS = [
     "newtool --message 'rm old things'",
     "newtool --title='docker support'",
     "newtool install codex gemini",
+    "newtool find users --active",
+    "newtool sort by name",
+    "newtool -m 'find all users'",
+    "newtool 'make it faster'",
+    "echo x > out.xml; newtool --junitfile out.xml",
 ]
 COMMANDS = {
     "newtool sudo ls": "name-sudo",
@@ -90,6 +95,19 @@ COMMANDS = {
     "newtool --yes rm x": "name-rm",
     "newtool 'rm x'": "name-rm",
     "newtool nohup x": "name-nohup",
+    "newtool rm a/b": "name-rm",
+    "newtool find x -delete": "path-delete-inside",
+    "newtool --flag find x -delete": "path-delete-inside",
+    "newtool newtool env find x -delete": "path-delete-inside",
+    "newtool /usr/bin/find x -delete": "path-delete-inside",
+    "newtool 'find x -delete'": "path-delete-inside",
+    "newtool tar cf a.tar --remove-files x": "path-delete-inside",
+    "newtool sed '1e id' a": "argv-sed-code-option",
+    "newtool git clean -fdx": "argv-git-discard",
+    "newtool split --filter=id a": "argv-split-code-option",
+    "echo id > x; newtool ./x": "argv-unknown-run-written",
+    "echo id > d/x; newtool --flag ./d/x": "argv-unknown-run-written",
+    "echo id > d/x; newtool d/x": "argv-unknown-run-written",
 }
 
 

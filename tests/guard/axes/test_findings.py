@@ -23,7 +23,7 @@ QUOTED = {
     "git push origin main": "git push origin",
     "git restore .": "git restore .",
     "git restore a.py": "git restore",
-    "git restore --staged --worktree .": "git restore --worktree .",
+    "git restore --staged --worktree .": "git restore --worktree",
     "git checkout -- a.py": "git checkout",
     "git checkout -- .": "git checkout",
     "git checkout -f -- a.py": "git checkout -f",

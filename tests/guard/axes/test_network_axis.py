@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral import Containment, Profile, SandboxConfig
-from corral._lib.network_grants import Grants
+from corral._lib.network.network_grants import Grants
 from corral.guard.analysis.addresses import destination
 from corral.guard.evaluate import trace, vet
 from corral.guard.rules.loader import effects, profile_named

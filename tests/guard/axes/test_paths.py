@@ -9,6 +9,7 @@ import pytest
 from corral import Containment, Decision, SandboxConfig
 from corral.axes import _check_path_jail
 from corral.guard.evaluate import vet
+from corral.guard.machine import Machine
 from corral.model.call import Axis, Call
 
 ALLOWED = {
@@ -137,6 +138,33 @@ def test_no_profile_allows_reading_credentials(strict: SandboxConfig, workspace:
 def test_workspace_reads_the_system_and_writes_scratch(workspace: SandboxConfig) -> None:
     for text in ("cat /usr/include/stdio.h", "cat /proc/cpuinfo", "echo x > /tmp/corral-x", "rm -rf build", "ls /etc"):
         assert vet(Call(text, shell=True), workspace).findings == ()
+
+
+@pytest.mark.parametrize("root", ["/tmp/corral-x/project", "/srv/corral-x/project"])
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("rm -rf ..", "path-delete-outside"),
+        ("rm -rf $PWD/..", "path-delete-outside"),
+        ("find .. -delete", "path-delete-outside"),
+        ("cd .. && rm -rf *", "path-delete-outside"),
+        ("rm -rf $UNSET/*", "path-delete-root"),
+        ('rm -rf "$UNSET"/', "path-delete-root"),
+        ("rm -rf ${UNSET}/.*", "path-delete-root"),
+    ],
+)
+def test_project_is_not_deleted_from_above(workspace: SandboxConfig, root: str, text: str, rule: str) -> None:
+    verdict = vet(Call(text, shell=True), workspace, Machine(root))
+    assert {finding.rule for finding in verdict.findings} == {rule}
+
+
+@pytest.mark.parametrize("text", ["rm -rf ../*", "rm -rf /tmp/*", "rm -rf /tmp/corral-x/pro*", "rm -rf /tmp/*/project"])
+def test_glob_above_a_project_in_scratch_is_asked_about(workspace: SandboxConfig, text: str) -> None:
+    machine = Machine("/tmp/corral-x/project")
+    assert [finding.rule for finding in vet(Call(text, shell=True), workspace, machine).findings] == [
+        "path-delete-root"
+    ]
+    assert vet(Call("rm -rf /tmp/other* /tmp/corral-x/old*; cp a /tmp", shell=True), workspace, machine).allowed
 
 
 def test_granted_paths_are_allowed(project: str) -> None:

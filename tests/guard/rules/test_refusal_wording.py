@@ -4,17 +4,17 @@ The texts are in tests/golden/refusals.txt. Other tests assert rule ids and quot
 """
 
 import pytest
+from rule_tables import ROWS, TABLES
 
 from corral import Containment, SandboxConfig
 from corral.guard.axes.structure import SHAPE_RULES
 from corral.guard.evaluate import vet
+from corral.guard.git_remotes import Remotes
 from corral.guard.machine import Machine
-from corral.guard.rules.compiler import read_tables
 from corral.guard.rules.loader import CommandRule, parse_profile
 from corral.model.call import Call, Decision
 from golden import check, read
 
-TABLES, ROWS = read_tables()
 ROOT = "/home/user/project"
 DENY_ALL = parse_profile("nothing", {})  # decides deny for every effect and group
 
@@ -34,17 +34,19 @@ EFFECTS = [
     ("structure-metacharacter", ["echo", "a\nb"]),
     ("structure-unparsed", "echo 'x"),
     ("structure-unparsed", "echo \u202ex"),
-    ("structure-limit", ";".join(["ls"] * 10_000)),
+    ("structure-limit", "env " * 1000 + "ls"),
     ("structure-limit", f"echo {'a' * 1_000_000}"),
     ("structure-shadow", "PATH=./bin:$PATH; ls"),
     ("structure-shadow", "alias x=ls"),
     ("argv-git-network", "git push origin main"),
+    ("argv-git-remote", "git remote set-url origin https://a.example/x"),
     ("argv-curl-network", "curl https://a.example https://b.example"),
     ("argv-cloud-network", "gh pr view"),
     ("argv-curl-network-local", "curl http://localhost:8000/x"),
     ("argv-nc-network-listen", "nc -l 80"),
     ("argv-pip-install", "pip install requests rich"),
     ("argv-npm-fetch", "npm ci"),
+    ("argv-npx-fetch-missing", "npx prettier --check ."),
     ("argv-unknown-network-maybe", "frobnicate https://a.example"),
     ("argv-curl-network-unproven", "curl https://$HOST/x"),
     ("argv-call-flood", "while true; do ls & done"),
@@ -66,6 +68,7 @@ EFFECTS = [
     ("path-read-scratch", "cat /tmp/x"),
     ("path-read-system", "cat /etc/passwd"),
     ("path-read-secret", "cat ~/.ssh/id_rsa"),
+    ("path-read-private", "cat /var/log/data/x"),
     ("path-read-outside", "cat /srv/data/x"),
     ("path-read-ancestor", "ls .."),
     ("path-read-missing", "cat /srv/none/x"),
@@ -102,17 +105,20 @@ SHAPES = {
 
 
 class FixedMachine(Machine):
-    """A machine whose answers do not depend on this one: /srv/data exists, and leak is a link to a file there."""
+    """A machine whose answers do not depend on this one: /srv/data and /var/log/data exist, and leak is a link to a file there."""
 
     def resolve(self, path: str, cwd: str) -> str:
         absolute = self.absolute(path, cwd)
         return "/srv/data/x" if absolute == f"{ROOT}/leak" else absolute
 
     def exists(self, path: str, cwd: str) -> bool:
-        return self.absolute(path, cwd).startswith("/srv/data")
+        return self.absolute(path, cwd).startswith(("/srv/data", "/var/log/data"))
 
     def is_directory(self, path: str) -> bool:
         return path.endswith("hooks")
+
+    def remotes(self, cwd: str) -> Remotes:
+        return Remotes({"origin": "https://forge.example/x"}, {})
 
     def matches(self, pattern: str, cwd: str) -> list[str]:
         return []
@@ -169,6 +175,11 @@ def test_refusal_of_a_link_that_leads_outside() -> None:
     check("refusals", "path-link-out", refusal("cat leak", "path-link-out", profile=profile))
 
 
+def test_question_about_a_missing_path() -> None:
+    text = refusal("rm /srv/none/x", "path-change-missing", profile="workspace", posture="balanced")
+    check("refusals", "path-change-missing", text)
+
+
 @pytest.mark.parametrize("address", ["https://other.example/x", "other.example"])
 def test_refusal_of_a_destination_that_is_not_granted(address: str) -> None:
     granted = Containment(network=("granted.example:443",))
@@ -208,7 +219,7 @@ def test_refusal_of_a_call_on_which_the_guard_crashes() -> None:
 
 
 def test_every_refusal_has_a_golden_entry() -> None:
-    rules = {rule for rule, _ in EFFECTS} | {"path-link-out", "argv-curl-network-elsewhere"}
+    rules = {rule for rule, _ in EFFECTS} | {"path-link-out", "path-change-missing", "argv-curl-network-elsewhere"}
     for key, data in TABLES["effects"].items():
         assert any(rule.startswith(data["axis"]) and rule.endswith(f"-{key}") for rule in rules), key
     assert set(GROUPS) == set(TABLES["groups"])

@@ -1,5 +1,6 @@
 """Tests that damaged compiled rules fail to load, and that compiling them again repairs them."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -28,3 +29,21 @@ def test_damaged_rules_fail_to_load_until_compiled_again(data: bytes, tmp_path: 
     assert (again.returncode, again.stderr) == (0, b"")
     done = subprocess.run(read, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("rm\n", "")
+
+
+def test_two_builds_of_the_same_rules_are_the_same_bytes() -> None:
+    # Programs that run refuse every call once the file has another tag, and each editable install writes it again.
+    program = (
+        "import hashlib, marshal\n"
+        "from corral.guard.rules.compiler import compile_rules\n"
+        "tables = compile_rules()\n"
+        "rows = tables.pop('rows')\n"
+        "print(hashlib.sha256(marshal.dumps(tables, 4) + rows).hexdigest())\n"
+    )
+    builds = {
+        subprocess.run(
+            [sys.executable, "-c", program], env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, check=True
+        ).stdout
+        for seed in ("0", "1", "2")
+    }
+    assert len(builds) == 1

@@ -23,7 +23,7 @@ def last_arguments(text: str) -> list[str | None]:
 
 
 CONSTANT = [
-    "a 'b c' \"d e\"", "a\\ b", "a''b\"\"c", "$'a\\tb\\x41\\u00e9\\101\\'q'", "{a,b}{1,2}", "{1..4}", "{d..a}", "{01..03}", "a{b,'c d'}e", "~", "~/x", "'~'/x", "x=~", "\\~",
+    "a 'b c' \"d e\"", "a\\ b", "a''b\"\"c", "$'a\\tb\\x41\\u0062\\101\\cb\\'q'", "{a,b}{1,2}", "{1..4}", "{d..a}", "{01..03}", "a{b,'c d'}e", "~", "~/x", "'~'/x", "x=~", "\\~",
     "\"a\\\"b\\$c\\\\d\\e\"", "a\\\nb", "'a\\b'", "{a}", "{a,}", "a{b", "\"{a,b}\"", "é{à,ü}", "''", "\"\"", "a#b", "$\"x\"", "{a,{b,c}}d", "-{d,p}rint", "{3..1..2}",
 ]  # fmt: skip
 
@@ -71,15 +71,21 @@ VARIABLES = {
     "x=../y; ((0 && (x = 1))); cmd $x": [None],
     "IFS=X; x=aXb; cmd $x": [None],
     "cmd $'\\x{72}m'": ["rm"],
+    "cmd $'\\u00e9' $'\\xc3\\xa9' $'\\303' $'\\c?'": [None, None, None, None],
     "x=; : ${x:=rm}; cmd $x": [None],
+    "declare x={a,b}; cmd $x": [None],
+    "export x=${y}{a,b}; cmd $x": [None],
+    "f() { local x={1..3}; cmd $x; }; f": [None],
+    "export x='{a,b}'; cmd $x": ["{a,b}"],
+    "x={a,b}; cmd $x": ["{a,b}"],
     "x=a & cmd $x": [None],
-    "f() { local x; cmd $x; }; x=a; f": [],
+    "f() { local x; cmd $x; }; x=a; f": [None],
     "x=a; f() { local x=b; }; f; cmd $x": ["a"],
     "declare -l x; x=RM; cmd $x": [None],
     "x=a; f() { x=b; return; x=a; }; f; cmd $x": [None],
     "cmd <(ls)": [None],
-    "x=1; unset x; cmd $x": [],
-    "unset x; cmd ${x:-/}": ["/"],
+    "x=1; unset x; cmd $x": [None],
+    "unset x; cmd ${x:-/}": [None],
     "declare -l x=RM; cmd $x": [None],
     "f=a.txt; cmd ${f%.txt}.md": ["a.md"],
     "a=1 b=2\ncmd $a$b": ["12"],

@@ -1,12 +1,14 @@
-"""Extraction of here-documents from shell text: near misses, bodies, errors, and the substitutions in a body."""
+"""Preparation of shell text for the grammar: here-documents, their bodies as strings, continued lines, errors."""
 
 from __future__ import annotations
+
+import subprocess
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.guard.shell.heredoc import HeredocError, extract, substitutions
+from corral.guard.shell.heredoc import HeredocError, as_string, prepare
 
 
 @pytest.mark.parametrize(
@@ -24,7 +26,7 @@ from corral.guard.shell.heredoc import HeredocError, extract, substitutions
     ],
 )
 def test_text_that_looks_like_a_heredoc_is_unchanged(text: str) -> None:
-    assert extract(text.encode())[1] == {}
+    assert prepare(text.encode(), bool)[1] == {}
 
 
 @pytest.mark.parametrize(
@@ -45,7 +47,7 @@ def test_text_that_looks_like_a_heredoc_is_unchanged(text: str) -> None:
     ],
 )
 def test_body_is_extracted(text: str, bodies: list[tuple[str, bool]]) -> None:
-    source, found = extract(text.encode())
+    source, found, _ = prepare(text.encode(), bool)
     assert [(h.body.decode(), h.quoted) for h in found.values()] == bodies
     assert len(source) == len(text.encode())
     assert b"<<" not in source
@@ -53,38 +55,79 @@ def test_body_is_extracted(text: str, bodies: list[tuple[str, bool]]) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["$(cat <<E\nnever", "cat <<E", "cat <<\nE\n", "cat <<$x\n$x\n", "cat <<'E\nE\n", "$(cat <<E\nE )\n"]
+    "text",
+    [
+        "$(cat <<E\nnever",
+        "cat <<E",
+        "cat <<\nE\n",
+        "cat <<$x\n$x\n",
+        "cat <<'E\nE\n",
+        "$(cat <<E\nE )\n",
+        '<<"A\\"B"\nA"B\n',
+        "<<A $(\n)\nA\n",
+        "<<A `\n`\nA\n",
+        '<<A "\n"\nA\n',
+        "$(: <<A)\nA\n",
+        "$(case x in x) : <<A\nA\n;; esac)",
+        "$((a); b) <<A\nA\n",
+        "`'`' <<A\nA\n",
+    ],
 )
-def test_heredoc_without_an_end_is_an_error(text: str) -> None:
+def test_text_that_cannot_be_read_with_certainty_is_an_error(text: str) -> None:
     with pytest.raises(HeredocError):
-        extract(text.encode())
+        prepare(text.encode(), bool)
 
 
 @pytest.mark.parametrize(
-    ("body", "commands"),
+    ("text", "joined"),
     [
-        ("plain $x ${y}", []),
-        ('$(a) `b` $(c "$(d)")', ["a", "b", 'c "$(d)"']),
-        ("\\$(no) \\`no\\`", []),
-        ("$((1 + $(a)))", ["a"]),
-        ("`a \\`b\\``", ["a `b`"]),
-        ("$(echo ')' x)", ["echo ')' x"]),
+        ("a \\\n b", "a  b"),
+        ("$\\\n\\\n(a)", "$(a)"),
+        ('"$\\\n{x}"', '"${x}"'),
+        ("'a\\\nb'", "'a\\\nb'"),
+        ("$\\\n'\\'\\\n'", "$'\\'\\\n'"),
+        ("# a\\\nb", "# a\\\nb"),
+        ("a\\\n# b\\\n", "a# b"),
+        ("a\\\\\nb", "a\\\\\nb"),
+        ("<\\\n<'A'\na\\\nA\n", "<0000\n  \n \n"),
+        ("`a\\\nb`", "`ab`"),
     ],
 )
-def test_substitutions_in_a_body_are_found(body: str, commands: list[str]) -> None:
-    assert [c.decode() for c in substitutions(body.encode())] == commands
+def test_lines_are_joined_as_in_bash(text: str, joined: str) -> None:
+    made, _, joints = prepare(text.encode(), bool)
+    assert made.decode() == joined
+    assert len(made) + 2 * len(joints) == len(text.encode())
 
 
-@pytest.mark.parametrize("body", ["$(a", "`a", '$(echo "'])
-def test_open_substitution_is_an_error(body: str) -> None:
+@pytest.mark.parametrize(
+    "body",
+    [
+        "plain $x ${y}\n",
+        'a "b" \\"c\\" \\\\"d"\n',
+        "'$x' \\$x \\`x\\`\n",
+        "$(echo \"a\" ')' # )\n)\n",
+        '$(cat <<F\n)"$x\nF\n)\n',
+        '`echo "a"` $((1 + 1)) ${x:-a b}\n',
+        "{ } ( ) # < > | & ; ~ * {a,b}\n",
+    ],
+)
+def test_body_as_a_string_expands_to_the_same_text(body: str) -> None:
+    script = f"x=1; cat <<E\n{body}E\nprintf '%s' " + as_string(body.encode(), bool).decode()
+    done = subprocess.run(["/bin/bash", "--norc", "-c", script], capture_output=True, text=True, check=True)
+    half = len(done.stdout) // 2
+    assert done.stdout[:half] == done.stdout[half:] != ""
+
+
+@pytest.mark.parametrize("body", ["$(a", "`a", '$(echo "', "${a", '${x:-"a"}', "${x:-'a'}", "$((a); b)"])
+def test_body_that_cannot_be_read_with_certainty_is_an_error(body: str) -> None:
     with pytest.raises(HeredocError):
-        substitutions(body.encode())
+        as_string(body.encode(), bool)
 
 
 @given(st.binary() | st.text(alphabet="<E\n'\"\\$(){}`# x-").map(str.encode))
-def test_extraction_keeps_the_length(source: bytes) -> None:
+def test_preparation_only_removes_continued_lines(source: bytes) -> None:
     try:
-        out, _ = extract(source)
+        out, _, joints = prepare(source, bool)
     except HeredocError:
         return
-    assert len(out) == len(source)
+    assert len(out) + 2 * len(joints) == len(source)

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from corral.integrations.extras import install_command
+from corral.integrations.frameworks._commands import open_box
+from corral.model.errors import PolicyError
 
 PROJECT = Path(__file__).parents[3]
 SOURCE = PROJECT / "src" / "corral"
@@ -42,7 +44,8 @@ def imported(tree: ast.AST) -> list[str]:
 
 def extra_of(path: Path) -> str:
     """Return the extra that a module names when its package is missing, or an empty string."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    text = path.read_text()
+    for node in ast.walk(ast.parse(text)) if "missing_extra" in text else ():
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "missing_extra":
             return str(ast.literal_eval(node.args[0]))
     return ""
@@ -145,3 +148,20 @@ def test_importing_corral_loads_no_integration_and_no_package() -> None:
     assert "corral.sandbox" in loaded
     assert {name for name in loaded if name.startswith("corral.integrations")} == set()
     assert {name.partition(".")[0] for name in loaded} & {package for _, package, _ in OPTIONAL} == set()
+
+
+@pytest.mark.parametrize("policy", ['profile = "strict"\n', ""])
+def test_config_of_a_framework_cannot_loosen_the_profile(
+    policy: str, tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    (tmp_path / "config" / "corral").mkdir(parents=True)
+    (tmp_path / "config" / "corral" / "policy.toml").write_text(policy)
+    with open_box(project, profile="strict") as box:
+        assert box.config.rules.name == "strict"
+    if policy:
+        with pytest.raises(PolicyError, match="cannot loosen"):
+            open_box(project, profile="workspace")
+    else:
+        with open_box(project, profile="workspace") as box:
+            assert box.config.rules.name == "workspace"

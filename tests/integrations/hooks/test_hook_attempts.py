@@ -1,6 +1,8 @@
 """Calls that looked harmless to an early version of the hook, but not to the host that runs them."""
 
 import json
+import marshal
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -9,6 +11,7 @@ import pytest
 from hosting import PACKAGE, Owner
 
 from corral.policy import user_dirs
+from corral.policy.answers.pending_calls import PendingCall
 
 SHOW = """
 for line in open("/proc/self/mountinfo"):
@@ -53,8 +56,13 @@ def test_agent_cannot_choose_the_project_by_directory(host: str, key: str, folde
     envelope = {"cwd": str(owner.root), **(event if host == "gemini" else {"tool_name": "bash"})}
     given = {"command": "ls", key: owner.placed(folder)}
     done = owner.hook(host, json.dumps(envelope | {"tool_input": given}).encode(), GEMINI_PROJECT_DIR="")
-    assert done.returncode == 2 or f"--root {owner.root} ".encode() in done.stdout
+    assert done.returncode == 2 or [call.root for call in pending_calls(owner)] == [str(owner.root)]
     assert done.returncode == 0 or folder not in ("sub", ".")
+
+
+def pending_calls(owner: Owner) -> list[PendingCall]:
+    """Return the calls that the hook has rewritten."""
+    return [PendingCall(*marshal.loads(file.read_bytes())[2:]) for file in (owner.state / "pending").iterdir()]
 
 
 @pytest.mark.parametrize("name", ["HOME", "XDG_CONFIG_HOME"])
@@ -83,6 +91,24 @@ def test_rewritten_command_keeps_the_users_directories(owner: Owner, tmp_path: P
     assert done.stdout == b"kept\n"
     assert b"echo kept" in next(owner.state.rglob("log.jsonl")).read_bytes()
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_tmpdir_in_the_project_is_not_used(owner: Owner) -> None:
+    """The user's TMPDIR can lead into the project already when corral is installed."""
+    (owner.root / "corral.toml").write_text('[containment]\nscratch = "sandbox"\n')
+    (owner.root / "show.py").write_text(SHOW)
+    (owner.root / "tmp").mkdir(mode=0o700)
+    inside = {"TMPDIR": str(owner.root / "tmp")}
+    call = {"hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_input": {"command": "python3 show.py"}}
+    payload = json.dumps(call | {"cwd": str(owner.root)}).encode()
+    said = owner.hook("claude", payload, *user_dirs.directory_options(dict(owner.environ) | inside), **inside)
+    command = json.loads(said.stdout)["hookSpecificOutput"]["updatedInput"]["command"]
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=owner.root, env=owner.environ | inside, capture_output=True, check=False
+    )
+    assert re.search(rb"/corral-[0-9]+-[0-9a-f]+/tmp$", done.stdout.strip()), done
+    assert os.fsencode(owner.root.name + "/tmp/") not in done.stdout
+    assert list((owner.root / "tmp").iterdir()) == []
 
 
 @pytest.mark.parametrize("own", ["", "own-tmp"])
@@ -176,6 +202,19 @@ def test_pattern_inside_the_project_is_allowed(pattern: str, owner: Owner) -> No
 def test_pattern_outside_the_project_is_refused(pattern: str, owner: Owner) -> None:
     (owner.root / "way").symlink_to("/etc")
     assert many(owner, pattern)
+
+
+@pytest.mark.parametrize("name", [".m2/settings.xml", ".m2/repository/.env"])
+def test_file_tools_read_a_grant_without_the_credentials_in_it(name: str, owner: Owner) -> None:
+    (owner.home / ".m2" / "repository").mkdir(parents=True)
+    (owner.home / ".m2" / "repository" / "a.pom").touch()
+    owner.policy('[containment]\nread = ["~/.m2"]\n')
+    assert not claude(owner, "Read", owner.home / ".m2" / "repository" / "a.pom")
+    assert not many(owner, "HOME/.m2/**")
+    (owner.home / name).touch()
+    assert claude(owner, "Read", owner.home / name)
+    assert many(owner, "HOME/.m2/**")
+    assert not claude(owner, "Read", owner.home / ".m2" / "repository" / "a.pom")
 
 
 @pytest.mark.parametrize("piece", ["r", "m -rf src", "ls", "\n", "y"])

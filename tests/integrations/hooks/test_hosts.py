@@ -12,7 +12,7 @@ from corral.guard.rules.compiler import HOST_FIELDS
 from corral.guard.rules.loader import hosts, places
 from corral.integrations.hooks.protocol import _EVENTS, SHELL, Answer
 from corral.integrations.hooks.registry import HOSTS, settings_path, start_words
-from corral.policy.settings import QUIET_HOSTS
+from corral.policy.settings import ASKING_HOSTS
 
 FOLDER = PACKAGE / "integrations" / "hooks" / "hosts"
 GOLDEN = Path(__file__).parent / "golden"
@@ -60,7 +60,7 @@ def test_host_never_allows_another_hosts_call_unconfined(name: str, other: str, 
     if call.get("hook_event_name", "PreToolUse") not in _EVENTS:
         pytest.skip("no other host sends this event, so this host cannot load their hooks")
     done = owner.hook(name, json.dumps(call).encode())
-    assert done.returncode == 2 or b"__main__.py" in done.stdout or name == other == "cursor"
+    assert done.returncode == 2 or b"/bin/corral go " in done.stdout or name == other == "cursor"
 
 
 @pytest.mark.parametrize("name", HOSTS)
@@ -79,7 +79,7 @@ def test_compiled_rules_contain_the_hosts_fields(name: str) -> None:
     for field, place in (("protected", "protected"), ("private", "secret_home"), ("notes", "host_notes")):
         assert set(getattr(host, field)) <= set(table[place])
     assert set(host.secrets) <= set(table["host_secrets"])
-    assert (name in QUIET_HOSTS) == (host.questions == "unknown")
+    assert (name in ASKING_HOSTS) == (host.questions != "nobody")
 
 
 @pytest.mark.parametrize("name", HOSTS)

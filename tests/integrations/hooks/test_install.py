@@ -5,10 +5,12 @@ import os
 import shlex
 import shutil
 import stat
+from itertools import product
 from pathlib import Path
 
 import alone
 import pytest
+from sampling import sampled
 
 from corral.integrations.hooks import json_edit
 from corral.integrations.hooks.json_edit import SettingsError, parse
@@ -56,10 +58,9 @@ def test_install_is_proven_and_uninstall_leaves_no_trace(name: str, home: Path, 
     assert (before, left) == ([], [])
 
 
-@pytest.mark.parametrize("text", FILES.values(), ids=FILES)
-@pytest.mark.parametrize("name", JSON_HOSTS)
-def test_other_settings_stay_unchanged(name: str, text: str, home: Path, work: Path) -> None:
-    path = place_for(name, home)
+@pytest.mark.parametrize(("name", "kind"), sampled(product(JSON_HOSTS, FILES), every=5))
+def test_other_settings_stay_unchanged(name: str, kind: str, home: Path, work: Path) -> None:
+    path, text = place_for(name, home), FILES[kind]
     path.parent.mkdir(parents=True)
     path.write_bytes(text.encode())
     path.chmod(0o640)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import alone
 import pytest
+from sampling import sampled
 
 from corral.integrations.hooks.registry import HOSTS, USER, is_host_present, settings_path
 
@@ -28,7 +29,7 @@ def file_of(name: str, home: Path) -> Path:
     return Path(settings_path(HOSTS[name], USER, "", alone.environment(home)))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sampled(NAMES, every=3))
 def test_uninstall_removes_directories_that_install_made(name: str, home: Path, work: Path) -> None:
     changed("install", name, home, work)
     assert directories(home)
@@ -40,7 +41,7 @@ def test_uninstall_removes_directories_that_install_made(name: str, home: Path, 
     assert directories(home) == set()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sampled(NAMES, every=3))
 def test_upgrade_keeps_the_record_of_directories(name: str, home: Path, work: Path) -> None:
     changed("install", name, home, work)
     file = file_of(name, home)
@@ -52,7 +53,7 @@ def test_upgrade_keeps_the_record_of_directories(name: str, home: Path, work: Pa
     assert directories(home) == set()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sampled(NAMES, every=3))
 def test_uninstall_removes_directories_in_the_project(name: str, home: Path, work: Path) -> None:
     changed("install", name, home, work, "--project")
     assert directories(work)
@@ -60,7 +61,7 @@ def test_uninstall_removes_directories_in_the_project(name: str, home: Path, wor
     assert directories(work) == set()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sampled(NAMES, every=3))
 def test_existing_directories_stay(name: str, home: Path, work: Path) -> None:
     file_of(name, home).parent.mkdir(parents=True)
     before = directories(home)
@@ -69,7 +70,7 @@ def test_existing_directories_stay(name: str, home: Path, work: Path) -> None:
     assert directories(home) == before
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sampled(NAMES, every=3))
 def test_directory_with_other_files_stays(name: str, home: Path, work: Path) -> None:
     changed("install", name, home, work)
     file = file_of(name, home)

@@ -15,7 +15,8 @@ import pytest
 from hosting import PACKAGE, PYTHON, Owner, dependencies
 
 from corral import Sandbox
-from corral.policy.pending_calls import save_pending_call
+from corral.integrations.hooks.launcher import launcher
+from corral.policy.answers.pending_calls import PendingCall, host_session, save_pending_call
 
 SECRET = "what-the-log-says"
 DENY = 'profile = "strict"\n'
@@ -76,6 +77,8 @@ class Watched(Owner):
         above = self.home.parent
         folders = (self.state, self.config, self.cache / "policy", self.package)
         files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+        # Commands change their copies of git directories.
+        files = [path for path in files if not path.is_relative_to(self.state / "git")]
         files += [self.root / "corral.toml", self.root / ".claude" / "settings.json"]
         return {str(path.relative_to(above)): path.read_bytes() for path in files if path.is_file()}
 
@@ -120,8 +123,12 @@ SAID = {
     "trust in a substitution": "echo $(corral trust)",
     "trust under another name": "cp $(command -v corral) ./x; ./x trust",
     "trust in a variable": "c=corral; $c trust",
-    "grant": "corral grants add -- rm -rf /",
-    "run with a grant": "corral run --grant 00112233445566778899aabbccddeeff --shell 'rm -rf x'",
+    "grant": "corral allow --network evil.example:443 --for curl",
+    "answer": "corral allow 7f3a",
+    "posture": "corral posture open",
+    "a stored call": "corral go 7f3a 'rm -rf x'",
+    "a stored call, by its launcher": "~/.local/state/corral/bin/corral go 7f3a 'rm -rf x'",
+    "a stored call, by the interpreter": "python3 -IS ~/.local/state/corral/bin/corral go 7f3a 'rm -rf x'",
     "run without a sandbox": "corral run --backend none -- cat ~/.ssh/id_rsa",
     "run with a directory file": "corral run --directory-file ~/.bashrc -- ls",
     "ask the hook for an approval": "echo '{}' | corral hook claude",
@@ -216,34 +223,48 @@ def run(owner: Owner, *words: str) -> "subprocess.CompletedProcess[bytes]":
     return subprocess.run(command, env=owner.environ, cwd=owner.root, capture_output=True, check=False)
 
 
+def go(owner: Owner, name: str, *text: str) -> "subprocess.CompletedProcess[bytes]":
+    """Run `corral go` as a rewritten command does."""
+    words = launcher(str(owner.root), owner.environ, dependencies())
+    return subprocess.run(
+        [*words, "go", name, *text], env=owner.environ, cwd=owner.root, capture_output=True, check=False
+    )
+
+
 def test_approval_runs_its_own_text_once(owner: Watched) -> None:
     owner.policy('profile = "workspace"\n')
     (owner.root / "corral.toml").unlink()
     root, rules = str(owner.root), frozenset({"argv-git-history"})
     text = "git branch -D nothing"
-    names = [save_pending_call(text, root, root, owner.environ, asked=rules) for _ in range(3)]
-    other = run(owner, "--grant", names[0], "--shell", "git reset --hard")
-    first = run(owner, "--grant", names[1], "--shell", text)
-    again = run(owner, "--grant", names[1], "--shell", text)
+    call = PendingCall(text, root, root, rules, log_id="00", session=host_session())
+    names = [save_pending_call(call, owner.environ) for _ in range(2)]
+    other = go(owner, names[0], "git reset --hard")
+    after_other = go(owner, names[0], text)
+    first, again = go(owner, names[1], text), go(owner, names[1], text)
     # The check finds more rules than the person approved.
-    more = run(
-        owner,
-        "--grant",
-        save_pending_call("git reset --hard", root, root, owner.environ, asked=rules),
-        "--shell",
-        "git reset --hard",
-    )
+    more = go(owner, save_pending_call(call.replace(text="git reset --hard"), owner.environ), "git reset --hard")
+    # Nobody approved it, and another host's process is above it.
+    unasked = go(owner, save_pending_call(call.replace(asked=frozenset()), owner.environ), text)
+    elsewhere = go(owner, save_pending_call(call.replace(session=frozenset({(1, 1)})), owner.environ), text)
     without = run(owner, "--shell", text)
-    assert [done.returncode for done in (other, again, more, without)] == [125, 125, 126, 126]
-    assert (first.returncode in (1, 128, 129), b"git" in first.stderr or b"fatal" in first.stderr) == (True, True)
+    refused = (other, after_other, again, more, unasked, elsewhere, without)
+    assert [done.returncode for done in refused] == [125, 125, 125, 126, 126, 125, 126]
+    assert (first.returncode in (1, 128, 129), b"'nothing' not found" in first.stderr) == (True, True)
+
+
+@pytest.mark.parametrize("words", [["go"], ["go", "0000"], ["go", "../trust"], ["go", ""], ["run", "--", "ls"], []])
+def test_launcher_runs_nothing_but_a_stored_call(words: list[str], owner: Watched) -> None:
+    command = [*launcher(str(owner.root), owner.environ, dependencies()), *words]
+    done = subprocess.run(command, env=owner.environ, cwd=owner.root, capture_output=True, check=False)
+    assert (done.returncode, done.stdout) == (125, b"")
 
 
 def test_forged_directory_file_changes_only_the_directory(owner: Watched) -> None:
-    owner.policy('profile = "workspace"\n')
+    # A command that opens the pipe waits for a reader until its time limit.
+    owner.policy('profile = "workspace"\ntimeout_seconds = 3\n')
     (owner.root / "corral.toml").unlink()
     (owner.root / "sub").mkdir()
-    file = owner.state / "pending" / "0123456789abcdef.sh"
-    file.parent.mkdir(mode=0o700)
+    root = str(owner.root)
     # The command knows the path of its directory file, and writes it before and after the shell does.
     forge = (
         "import os, re, time\n"
@@ -261,20 +282,13 @@ def test_forged_directory_file_changes_only_the_directory(owner: Watched) -> Non
         'cd "/usr"',
         "cd sub; trap 'python3 ../forge.py' EXIT",
     ):
-        # A command that opens the pipe waits for a reader until its time limit.
-        run(owner, "--timeout", "3", "--exports", "--directory-file", str(file), "--shell", text)
+        call = PendingCall(text, root, root, log_id="00", keeps="exports", session=host_session())
+        name = save_pending_call(call, owner.environ)
+        go(owner, name, text)
+        file = owner.state / "pending" / f"{name}.state"
         told.append(file.read_text() if file.exists() else "")
-        file.unlink(missing_ok=True)
     allowed = {"", f"cd -- {owner.root}/sub\n"}
     assert {*told} <= allowed, told
-
-
-def test_directory_file_outside_the_state_is_refused(owner: Watched) -> None:
-    owner.policy('profile = "workspace"\n')
-    (owner.root / "sub").mkdir()
-    victim = owner.home / "victim.sh"
-    done = run(owner, "--directory-file", str(victim), "--shell", "cd sub")
-    assert (done.returncode, victim.exists()) == (125, False)
 
 
 def test_there_are_more_than_twenty_attempts() -> None:

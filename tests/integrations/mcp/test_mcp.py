@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from mcp import Client, MCPError
-from mcp_client_ways import WAYS, Home, Served, connected, drive, eventually, served, told
+from mcp_client_ways import SAMPLED_IDS, SAMPLED_WAYS, WAYS, Home, Served, connected, drive, eventually, served, told
 from observe import alive, unique_seconds
 
 from corral.integrations.mcp.background_jobs import MAX_RUNNING
@@ -49,7 +49,7 @@ def listening(home: Home) -> Iterator[Served]:
         yield server
 
 
-@pytest.fixture(scope="module", params=WAYS, ids=["-".join(way) for way in WAYS])
+@pytest.fixture(scope="module", params=SAMPLED_WAYS, ids=SAMPLED_IDS)
 def session(request: pytest.FixtureRequest, home: Home, listening: Served) -> Iterator[Session]:
     """A connected client, for each transport and protocol version."""
     with (
@@ -59,11 +59,12 @@ def session(request: pytest.FixtureRequest, home: Home, listening: Served) -> It
         yield Session(portal, client)
 
 
-def test_five_tools_publish_their_schemas(session: Session) -> None:
+def test_six_tools_publish_their_schemas(session: Session) -> None:
     async def body(client: Client) -> None:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert {name: list(tool.input_schema["properties"]) for name, tool in tools.items()} == {
             "run_command": ["argv", "shell", "cwd", "timeout_seconds"],
+            "run_in_session": ["shell", "timeout_seconds", "restart"],
             "check_command": ["argv", "shell", "cwd"],
             "start_process": ["argv", "shell", "cwd", "timeout_seconds"],
             "read_output": ["process_id", "since", "wait_seconds"],
@@ -78,6 +79,7 @@ def test_five_tools_publish_their_schemas(session: Session) -> None:
         }
         assert hints == {
             "run_command": (False, True),
+            "run_in_session": (False, True),
             "check_command": (True, False),
             "start_process": (False, True),
             "read_output": (True, False),
@@ -353,7 +355,7 @@ def test_number_of_background_processes_is_bounded(home: Home) -> None:
     drive(body)
 
 
-@pytest.mark.parametrize("way", WAYS, ids=["-".join(way) for way in WAYS])
+@pytest.mark.parametrize("way", SAMPLED_WAYS, ids=SAMPLED_IDS)
 def test_processes_end_when_the_client_disconnects(home: Home, way: tuple[str, str]) -> None:
     async def body() -> None:
         background, running = unique_seconds(), unique_seconds()

@@ -61,8 +61,8 @@ WRITE = {
 BY_CORRAL = {
     "trusting the file": "yes y | {corral} trust",
     "trusting the file on a terminal of its own": "script -qec '{corral} trust' /dev/null <<< y",
-    "approving a call": "yes o | {corral} grants add --shell 'git reset --hard'",
-    "approving a call on a terminal of its own": "script -qec \"{corral} grants add --shell 'git reset --hard'\" /dev/null <<< p",
+    "approving a call": "yes o | {corral} allow",
+    "approving a call on a terminal of its own": 'script -qec "{corral} allow" /dev/null <<< p',
     "a policy by variables": "mkdir -p mine/corral; echo > mine/corral/policy.toml; XDG_CONFIG_HOME=$PWD/mine XDG_STATE_HOME=$PWD/mine {corral} run -- cat {log}",
     "writing a policy for all projects": "{corral} init --user",
     "installing itself elsewhere": "{corral} uninstall claude --yes",

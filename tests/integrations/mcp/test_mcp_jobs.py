@@ -102,11 +102,11 @@ def test_idle_process_is_ended(open_box: Sandbox) -> None:
             jobs.add(job)
             job.used_at -= IDLE_SECONDS + 1
         eventually(lambda: alive(asked) and alive(forgotten))
-        assert jobs.find(made[0].id) is made[0]
+        assert jobs.find(made[0].id, "") is made[0]
         await jobs.end(idle_seconds=IDLE_SECONDS)
         assert (len(alive(asked)), alive(forgotten)) == (1, [])
         with pytest.raises(JobError):
-            jobs.find(made[1].id)
+            jobs.find(made[1].id, "")
         await jobs.end()
         assert alive(asked) == []
 
@@ -117,14 +117,13 @@ def test_oldest_ended_processes_are_forgotten(open_box: Sandbox) -> None:
     async def body() -> None:
         jobs, made = Jobs(), []
         for _ in range(MAX_KNOWN + 3):
-            jobs.make_room()
             job = Job(await open_box.astart(["true"]), OutputBuffer(), None, "")  # type: ignore[arg-type]
             await job.handle
             jobs.add(job)
             made.append(job)
         for job in made[:3]:
             with pytest.raises(JobError, match="no such process"):
-                jobs.find(job.id)
-        assert [jobs.find(job.id) for job in made[3:]] == made[3:]
+                jobs.find(job.id, "")
+        assert [jobs.find(job.id, "") for job in made[3:]] == made[3:]
 
     drive(body)

@@ -1,8 +1,10 @@
 """Decisions that stay with the user over MCP: approvals, project roots, time limits and the policy, which is read at each call."""
 
 import json
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -11,12 +13,24 @@ from mcp import Client
 from mcp_client_ways import Home, connected, drive, eventually, served, told
 from mcp_types import ElicitResult, InputRequiredResult, ListRootsResult, Root
 from observe import alive, unique_seconds
+from sampling import sampled
 
 from corral import Sandbox
-from corral.integrations.mcp.elicitation import MAX_OPEN, MAX_QUESTION, NOT_ASCII, SAID_NO, Questions
+from corral._lib.terminal import printable
+from corral.integrations.mcp.elicitation import (
+    LINE_CHARACTERS,
+    MAX_OPEN,
+    MAX_QUESTION,
+    NOT_ASCII,
+    SAID_NO,
+    Questions,
+)
 from corral.model.call import Axis, Call, Decision, Finding, Verdict
-from corral.policy import approvals
+from corral.model.grant import ANY_COMMAND, Grant
 from corral.policy import loader as policy
+from corral.policy.answers import approvals
+from corral.policy.answers.family_grants import list_family_grants, store_family_grant
+from corral.policy.answers.refusals import open_refusals
 
 Connect = Callable[..., AbstractAsyncContextManager[Client]]
 ASKED = {"shell": "git init -q . && git reset --hard"}
@@ -69,6 +83,87 @@ def test_answer_once_lets_one_call_run(connect: Connect) -> None:
     drive(body)
     assert len(person.asked) == len(set(person.asked)) == 3
     assert all("git init -q . && git reset --hard" in text for text in person.asked)
+
+
+@pytest.fixture
+def own_port(home: Home, port: int) -> int:
+    """The port of a server at the name own.example, which no command may reach without a grant."""
+    home.policy('[containment]\nhosts = ["own.example=127.0.0.1"]\n')
+    return port
+
+
+@pytest.mark.parametrize("answer", ["once", "no"])
+def test_question_names_the_opening_that_one_call_gets(home: Home, own_port: int, answer: str) -> None:
+    home.home.chmod(0o700)
+    person = Person("accept", answer=answer)
+    fetch = {"argv": ["curl", "-sS", f"http://own.example:{own_port}/"]}
+    expected = (False, "reached", [f"own.example:{own_port}"]) if answer == "once" else (True, "", [])
+
+    async def body() -> None:
+        async with connected(home, "stdio", "auto", elicitation_callback=person) as client:
+            for _ in range(2):
+                data = told(await client.call_tool("run_command", fetch))
+                assert (data["denied"], data["stdout"], [grant["target"] for grant in data["grants"]]) == expected
+
+    drive(body)
+    # After a no, the same question is not asked again for some time.
+    assert len(person.asked) == (2 if answer == "once" else 1)
+    assert all(f"own.example:{own_port}  (in the call)" in text for text in person.asked)
+
+
+def test_cancelled_question_is_asked_again(home: Home, own_port: int) -> None:
+    home.home.chmod(0o700)
+    person = Person("cancel")
+    fetch = {"argv": ["curl", "-sS", f"http://own.example:{own_port}/"]}
+
+    async def body() -> None:
+        async with connected(home, "stdio", "auto", elicitation_callback=person) as client:
+            for _ in range(2):
+                assert told(await client.call_tool("run_command", fetch))["denied"]
+
+    drive(body)
+    assert len(person.asked) == 2
+
+
+@pytest.fixture
+def beside() -> Iterator[Path]:
+    """A directory outside the project. Not below /tmp, which is the sandbox's own."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as made:
+        yield Path(made).resolve()
+
+
+def test_stored_yes_for_a_kind_of_command_needs_no_question(home: Home, beside: Path) -> None:
+    home.home.chmod(0o700)
+    for name in "ab":
+        (beside / name).write_text(name)
+    config = policy.load(str(home.project), home.env).config
+    store_family_grant(ANY_COMMAND, [Grant("read", f"{beside}/a")], config, home.env, channel="terminal")
+
+    async def body() -> None:
+        async with connected(home, "stdio", "auto") as client:
+            for argv, is_denied in ((["cat", f"{beside}/a"], False), (["cat", f"{beside}/b"], True)):
+                data = told(await client.call_tool("run_command", {"argv": argv}))
+                assert (data["denied"], data["stdout"]) == (is_denied, "" if is_denied else "a")
+
+    drive(body)
+    assert [grant.uses for grant in list_family_grants(home.env)] == [1]
+
+
+def test_yes_of_another_terminal_lets_one_call_run(home: Home, own_port: int) -> None:
+    home.home.chmod(0o700)
+    fetch = {"argv": ["curl", "-sS", f"http://own.example:{own_port}/"]}
+
+    async def body() -> None:
+        async with connected(home, "stdio", "auto") as client:
+            denied = told(await client.call_tool("run_command", fetch))
+            (refusal,) = open_refusals(home.env)
+            assert (denied["denied"], f"corral allow {refusal.id}" in json.dumps(denied)) == (True, True)
+            config = policy.load(str(home.project), home.env).config
+            approvals.approve(refusal.as_call.replace(cwd=None), refusal.verdict, config, home.env, once=True)
+            for is_denied in (False, True):
+                assert told(await client.call_tool("run_command", fetch))["denied"] is is_denied
+
+    drive(body)
 
 
 def test_any_other_answer_refuses(connect: Connect) -> None:
@@ -134,32 +229,75 @@ def finding(text: str = "It would be lost.") -> Finding:
     return Finding(Axis.ARGV, "argv-test", Decision.ASK, text)
 
 
+def question(call: Call, verdict: Verdict) -> str:
+    return Questions().text(("/home/me/project", "", call, verdict))
+
+
 def test_question_shows_the_whole_command_escaped() -> None:
     call = Call(("git", "reset", "--hard\x1b[2K\rls", "\u202etxt"), False, "sub\ndir")
-    text = Questions().text(call, Verdict((finding("a\x1bb"),)))
+    text = question(call, Verdict((finding("a\x1bb"),)))
     assert all(line.isprintable() for line in text.splitlines())
-    assert [line for line in text.splitlines() if "git" in line] == [r"  git reset '--hard\x1b[2K\rls' \u202etxt"]
+    assert [line for line in text.splitlines() if "git" in line] == [r"git reset '--hard\x1b[2K\rls' \u202etxt"]
     assert r"sub\ndir" in text
     assert NOT_ASCII in text
-    assert NOT_ASCII not in Questions().text(Call(("git", "reset")), Verdict((finding(),)))
+    assert NOT_ASCII not in question(Call(("git", "reset")), Verdict((finding(),)))
 
 
 def test_too_long_command_is_not_asked_about() -> None:
-    assert Questions().text(Call(("x" * MAX_QUESTION,)), Verdict((finding(),))) == ""
+    assert question(Call(("x" * MAX_QUESTION,)), Verdict((finding(),))) == ""
 
 
 def test_questions_are_used_once_and_bounded() -> None:
     questions, verdict = Questions(), Verdict((finding(),))
     call = Call(("git", "reset"))
-    first = questions.text(call, verdict)
-    assert questions.text(call, verdict) == first
-    assert not questions.close(call, Verdict((finding("Another reason."),)))
-    assert questions.close(call, verdict)
-    assert not questions.close(call, verdict)
-    assert questions.text(call, verdict) != first
+    key = ("/project", "", call, verdict)
+    first = questions.text(key)
+    assert questions.text(key) == first
+    assert not questions.close(("/project", "", call, Verdict((finding("Another reason."),))))
+    assert questions.close(key)
+    assert not questions.close(key)
+    assert questions.text(key) != first
     for number in range(MAX_OPEN):
-        questions.text(Call((str(number),)), verdict)
-    assert not questions.close(call, verdict)
+        questions.text(("/project", "", Call((str(number),)), verdict))
+    assert not questions.close(key)
+
+
+def test_question_belongs_to_one_root_and_one_session() -> None:
+    questions, call, verdict = Questions(), Call(("git", "reset")), Verdict((finding(),))
+    keys = [(root, session, call, verdict) for root in ("/one", "/two") for session in ("", "a")]
+    texts = [questions.text(key) for key in keys]
+    assert len({*texts}) == 4
+    assert ["/one" in text for text in texts] == [True, True, False, False]
+    assert questions.close(keys[0])
+    assert [questions.close(key) for key in keys] == [False, True, True, True]
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        pytest.param("x\n```\n<!--", id="end of the block"),
+        pytest.param("x````` <!-- ", id="a longer fence"),
+        pytest.param("<details><summary>", id="markup"),
+        pytest.param("[harmless](https://x.example)", id="a link"),
+        pytest.param("x" + " " * 300 + "&& rm -rf .", id="beyond the edge"),
+    ],
+)
+def test_markdown_hides_no_part_of_a_question(word: str) -> None:
+    text = question(Call(f"git reset; {word}", shell=True), Verdict((finding(f"It has {word}."),)))
+    lines, shown, fence = text.splitlines(), [], ""
+    for line in lines:
+        is_fence = bool(line) and not line.strip("`")
+        if is_fence and not fence:
+            fence = line
+        elif is_fence and len(line) >= len(fence):
+            fence = ""
+        elif fence:
+            shown.append(line)
+            assert len(line) <= LINE_CHARACTERS
+        else:
+            assert word not in line
+    assert not fence
+    assert printable(f"git reset; {word}") in "".join(shown)
 
 
 def roots(*paths: object) -> Callable[..., Any]:
@@ -188,7 +326,9 @@ def test_client_roots_choose_the_project_inside_the_bound(connect: Connect, home
     drive(body)
 
 
-@pytest.mark.parametrize("outside", ["/usr", "/nonexistent/x", "{project}-evil", "{project}/../home", "{project}/link"])
+@pytest.mark.parametrize(
+    "outside", sampled(["/usr", "/nonexistent/x", "{project}-evil", "{project}/../home", "{project}/link"], every=2)
+)
 def test_roots_outside_the_bound_run_nothing(home: Home, outside: str) -> None:
     path = outside.format(project=home.project)
     home.project.with_name("project-evil").mkdir()
@@ -278,6 +418,22 @@ def test_untrusted_project_file_only_tightens(home: Home) -> None:
                 ("denylist", True),
                 ("containment.network", False),
             ]
+
+    drive(body)
+
+
+def test_texts_of_an_untrusted_rule_are_quoted(home: Home) -> None:
+    rule = '[[rule]]\ncommand = "tac"\ndecision = "deny"\ndeny = ["tac x"]\n'
+    (home.project / "corral.toml").write_text(f'{rule}reason = "fine"\ninstead = "Run evil"\n')
+
+    async def body() -> None:
+        async with connected(home, "stdio", "auto") as client:
+            for tool in ("run_command", "check_command", "start_process"):
+                result = await client.call_tool(tool, {"argv": ["tac", "x"]})
+                for text in (json.dumps(told(result)), result.content[0].text):
+                    said = text.replace('\\"', '"')
+                    assert said.count("Run evil") == said.count('not trusted, says: "Run evil"') > 0
+                    assert said.count("fine") == said.count('not trusted, says: "fine"') > 0
 
     drive(body)
 

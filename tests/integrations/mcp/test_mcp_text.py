@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 from anyio.from_thread import start_blocking_portal
 from mcp import Client
-from mcp_client_ways import WAYS, Home, connected, served, told
+from mcp_client_ways import SAMPLED_IDS, SAMPLED_WAYS, Home, connected, served, told
 from mcp_client_ways import drive as drive_alone
 from mcp_types import Implementation
 from observe import unique_seconds
@@ -21,6 +21,7 @@ from corral.integrations.mcp import background_jobs, elicitation, schemas, tools
 from corral.integrations.mcp.elicitation import NOBODY
 from corral.integrations.mcp.structured_content import SHOWS_RECORD
 from corral.model.call import Axis, Call, Decision, Finding, Verdict
+from corral.model.grant import Grant
 from golden import check
 
 Drive = Callable[[Callable[[Client], Coroutine[Any, Any, None]]], None]
@@ -119,8 +120,16 @@ def test_tools_are_described_with_the_golden_wording(drive: Drive) -> None:
 def test_question_has_the_golden_wording() -> None:
     call = Call(("git", "reset", "--hard"), False, "sub")
     finding = Finding(Axis.ARGV, "argv-test", Decision.ASK, "It would be lost.")
-    text = elicitation.Questions().text(call, Verdict((finding,)))
+    text = elicitation.Questions().text(("/home/me/project", "", call, Verdict((finding,))))
     check("mcp", "question", re.sub(r"question [0-9a-f]{8}", "question ID", text))
+
+
+def test_question_about_an_opening_has_the_golden_wording() -> None:
+    call = Call(("pip install x && python3 y.py",), True)
+    grants = Grant("network", "index.example:443", "pip config"), Grant("read", "/home/me/lib", "in the call")
+    finding = Finding(Axis.ARGV, "argv-test", Decision.ASK, "It fetches.", grants=grants, family="pip install")
+    text = elicitation.Questions().text(("/home/me/project", "", call, Verdict((finding,), others=("python3",))))
+    check("mcp", "question about an opening", re.sub(r"question [0-9a-f]{8}", "question ID", text))
 
 
 @pytest.mark.parametrize(("shell", "expected"), RUNS)
@@ -231,6 +240,7 @@ def test_text_of_a_listing_is_the_listing(drive: Drive) -> None:
 
 CALLS = {
     "run_command": {"shell": "ls"},
+    "run_in_session": {"shell": "ls"},
     "check_command": {"shell": "ls"},
     "start_process": {"shell": "sudo ls"},
     "read_output": {"process_id": "none"},
@@ -238,6 +248,7 @@ CALLS = {
 }
 SCHEMAS = {
     "run_command": schemas.RESULT_SCHEMA,
+    "run_in_session": schemas.RESULT_SCHEMA,
     "check_command": schemas.VERDICT_SCHEMA,
     "start_process": schemas.PROCESS_SCHEMA,
 }
@@ -265,14 +276,14 @@ STRUCTURED = {tool: {"schema", "structured"} if tool in SCHEMAS else {"schema"} 
 @pytest.mark.parametrize(
     ("name", "expected"), [("claude-code", ASIDE), ("some-other-client", STRUCTURED)], ids=["known", "other"]
 )
-@pytest.mark.parametrize(("transport", "mode"), WAYS)
+@pytest.mark.parametrize("way", SAMPLED_WAYS, ids=SAMPLED_IDS)
 def test_client_name_decides_where_the_record_is(
-    home: Home, transport: str, mode: str, name: str, expected: dict[str, set[str]]
+    home: Home, way: tuple[str, str], name: str, expected: dict[str, set[str]]
 ) -> None:
     async def body() -> None:
-        with served(home) if transport == "http" else nullcontext() as server:
+        with served(home) if way[0] == "http" else nullcontext() as server:
             info = Implementation(name=name, version="1")
-            async with connected(home, transport, mode, server, client_info=info) as client:
+            async with connected(home, *way, server, client_info=info) as client:
                 assert await record_places(client) == expected
 
     drive_alone(body)

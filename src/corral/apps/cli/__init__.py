@@ -26,6 +26,7 @@ _CANNOT_OPEN = (*_CANNOT_WRITE, EACCES, EISDIR, ELOOP, ENOTDIR, EPERM, EROFS)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one corral command and return the exit code of the process."""
     arguments = sys.argv[1:] if argv is None else list(argv)
+    status: int
     if arguments[:1] == ["hook"] and not {"-h", "--help"} & set(arguments):
         return _hook(arguments[1:])
     try:
@@ -34,8 +35,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         _open_streams()
         _set_home()
-        options = parse(arguments)
-        status: int = load_verb(options.verb).main(options)
+        if arguments[:1] == ["go"] and argv is not None:
+            from corral.apps.cli import go  # noqa: PLC0415  only a rewritten command needs it
+
+            status = go.main(arguments[1:])
+        else:
+            options = parse(arguments)
+            status = load_verb(options.verb).main(options)
         sys.stdout.flush()
     except CorralError as error:
         print(message(f"corral: {error}", sys.stderr, os.environ), file=sys.stderr)

@@ -112,9 +112,9 @@ def _exit_without_verb(own: list[str], names: list[str]) -> NoReturn:
     verb = own[0] if own else "--"
     parser = main_parser(overview() if {"-h", "--help"} & {*own} else "")
     if not verb.startswith("-"):
-        hint = suggestion(verb, names)
-        if not hint and verb.isascii() and on_path(verb, os.environ):
-            hint = f"to run a program: corral run {printable(' '.join(own))}"
+        is_program = verb.isascii() and on_path(verb, os.environ)
+        run = f"to run a program: corral run {printable(' '.join(own))}"
+        hint = run if is_program else suggestion(verb, names)
         parser.error(f"there is no command {printable(verb)}; {hint or 'choose one of ' + ', '.join(names)}")
     _, extra = parser.parse_known_args(own)
     if extra:
@@ -145,7 +145,7 @@ def split_command(
     """Return corral's own words and the command, as sudo and env separate them.
 
     `words` stand before the first `--` and `behind` stands after it. The first `leading` words that are not options are
-    corral's: its verb, or `grants add`. An option that the parser does not know stays with corral's words, so that the
+    corral's: its verb. An option that the parser does not know stays with corral's words, so that the
     parser's error names it.
     """
     at = 0

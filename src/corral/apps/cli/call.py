@@ -5,11 +5,25 @@ from __future__ import annotations
 import os
 
 from corral.containment.filesystem.persistent_scratch import project_tmp
+from corral.guard.evaluate import vet
 from corral.guard.machine import Machine
-from corral.model.call import Call
+from corral.guard.rules.loader import profile_named
+from corral.model.call import Call, Decision
 from corral.model.errors import PolicyError
 from corral.policy.config import DEFAULT_TIMEOUT_SECONDS, SandboxConfig
 from corral.policy.loader import load
+
+# Ends of rule ids: the kernel stops these effects, whatever a rule or an effect of the policy says.
+_HELD_BY_KERNEL = (
+    "-network",
+    "-network-elsewhere",
+    "-install",
+    "-fetch",
+    "-outside",
+    "-private",
+    "-secret",
+    "-protected",
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,6 +80,21 @@ def is_in_foreground() -> bool:
 def machine_of(config: SandboxConfig) -> Machine:
     """Return the machine as the commands of the project see it."""
     return Machine.of(config, project_tmp(config, os.environ))
+
+
+def kernel_warning(call: Call, config: SandboxConfig, machine: Machine) -> str:
+    """Return why the sandbox will stop a call that a rule or an effect of the policy allows, or "" if it will not."""
+    built_in = profile_named(config.rules.name)
+    if not built_in.needs_containment or config.rules == built_in or not vet(call, config, machine).allowed:
+        return ""
+    found = vet(call, config.replace(profile=built_in.name, posture="locked"), machine).findings
+    held = [each.reason for each in found if each.decision != Decision.ALLOW and each.rule.endswith(_HELD_BY_KERNEL)]
+    if not held:
+        return ""
+    return (
+        f"the policy allows this, but the sandbox will stop it: {held[0]} "
+        "A rule opens nothing. To open it, use [[grant]] or containment in your policy file, or run corral allow when it was refused."
+    )
 
 
 def call_of(options: Options) -> Call:

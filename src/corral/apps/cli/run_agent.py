@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 import sys
 
-from corral._lib import network_grants
+from corral._lib.network import network_grants
 from corral._lib.terminal import terminal_of
 from corral.apps.cli import run_grants
 from corral.apps.cli.call import uses_terminal
-from corral.containment.filesystem.toolchains import is_system
 from corral.guard.path_zones import inside
+from corral.guard.toolchains import is_system
 from corral.model.errors import PolicyError
 from corral.policy.agent_profiles import AgentProfile, agent_for_program, load_agent
 
@@ -29,7 +29,7 @@ NONE = "none"
 
 def agent_of(options: Options, config: SandboxConfig) -> AgentProfile | None:
     """Return the agent of --agent, or the agent that the program is if the policy grants it or the user is at a terminal."""
-    if options.agent == NONE or options.call or options.grant:
+    if options.agent == NONE or options.call:
         return None
     if options.agent is not None:
         return load_agent(options.agent)
@@ -120,7 +120,8 @@ def config_with_grants(options: Options, config: SandboxConfig, agent: AgentProf
     """Return the config with the grants for the options and the agent, or None if the user says no."""
     given = run_grants.destinations(options.network)
     containment = run_grants.with_network(config.containment, given)
-    wanted = config.replace(containment=containment.replace(publish=(*containment.publish, *options.publish)))
+    ports = {"local": (*containment.local, *options.local), "publish": (*containment.publish, *options.publish)}
+    wanted = config.replace(containment=containment.replace(**ports))
     title = "This run asks for more than the policy grants:"
     instead = "add it to containment.network in your own policy"
     if agent is not None:
@@ -132,7 +133,9 @@ def config_with_grants(options: Options, config: SandboxConfig, agent: AgentProf
             # A person works with the agent, for as long as they like.
             wanted = wanted.replace(timeout_seconds=None)
     more = run_grants.added_grants(config, wanted)
-    is_granted = agent is not None and _is_granted(agent, options, config) and not given and not options.publish
+    is_granted = (
+        agent is not None and _is_granted(agent, options, config) and not (given or options.local or options.publish)
+    )
     if more and not is_granted:
         if not run_grants.ask(title, more, config, may_ask=options.ask, instead=instead):
             return None

@@ -13,6 +13,7 @@ from corral.apps.cli.call import is_in_foreground, uses_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any, Self
 
     from corral.apps.cli.verb import Options
@@ -28,15 +29,20 @@ _RECORDED = (SIGINT, SIGTERM, SIGHUP)
 _RECORDED_ON_TERMINAL = (*_RECORDED, SIGWINCH, SIGTSTP, SIGCONT, SIGQUIT)
 
 
-def run_command(box: Sandbox | Transaction, call: Call, options: Options) -> SandboxResult:
-    """Run a call to its end: on a pseudo-terminal, or with corral's streams, or captured for --json."""
+def run_command(
+    box: Sandbox | Transaction, call: Call, options: Options, while_waiting: Callable[[], None] | None = None
+) -> SandboxResult:
+    """Run a call to its end: on a pseudo-terminal, or with corral's streams, or captured for --json.
+
+    `while_waiting` is called again and again. Neither output nor keys are passed on meanwhile, if there is a pseudo-terminal.
+    """
     if not uses_terminal(options):
         live = not options.json
         with (
             Console(_RECORDED) as console,
             box.start(call.argv, shell=call.shell, cwd=call.cwd, inherit_stdin=not live, inherit_stdio=live) as handle,
         ):
-            return console.wait(handle)
+            return console.wait(handle, while_waiting)
     rows, columns = _size()
     handle = box.start(call.argv, shell=call.shell, cwd=call.cwd, pty=True, rows=rows, columns=columns, on_output=_show)
     if handle.result is not None:
@@ -44,7 +50,12 @@ def run_command(box: Sandbox | Transaction, call: Call, options: Options) -> San
     handle.relay(0)
     with handle, Console(_RECORDED_ON_TERMINAL) as console:
         console.set_raw()
-        return console.wait(handle)
+        return console.wait(handle, while_waiting)
+
+
+def shares_terminal(options: Options) -> bool:
+    """Return whether the command gets a terminal of corral's as a stream: it could write over a question, or take its answer."""
+    return not uses_terminal(options) and any(map(os.isatty, (0,) if options.json else (0, 1, 2)))
 
 
 def _show(_: str, data: bytes) -> None:
@@ -86,13 +97,15 @@ class Console:
         for number, handler in self._handlers.items():
             signal(number, handler)
 
-    def wait(self, handle: Handle) -> SandboxResult:
+    def wait(self, handle: Handle, while_waiting: Callable[[], None] | None = None) -> SandboxResult:
         """Wait for the end of the command, and handle the signals that come meanwhile."""
         while True:
             try:
                 return handle.wait(POLL_SECONDS)
             except TimeoutError:
                 self._handle_signals(handle)
+                if while_waiting is not None:
+                    while_waiting()
 
     def set_raw(self) -> None:
         """Send every key to the command, if corral may use the terminal."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from corral._lib.network_grants import Grants, parse_grant
+from corral._lib.network.network_grants import Grants, parse_grant
 from corral._lib.terminal import Terminal, printable, terminal_of
 from corral.audit.audit_log import Log
 from corral.model.errors import PolicyError
@@ -46,13 +46,14 @@ def added_grants(before: SandboxConfig, after: SandboxConfig) -> list[KindAndTar
     found += [("program", path) for path in new.read if path not in old.read]
     found += [("settings", path) for path in new.settings if path not in old.settings]
     found += [("publish", f"{port} on this machine's loopback") for port in new.publish if port not in old.publish]
+    found += [("local", f"port {port} of this machine's loopback") for port in new.local if port not in old.local]
     more = sorted(set(after.env_allowlist) - set(before.env_allowlist))
     return found + [("variable", name) for name in more]
 
 
 def ask(title: str, grants: list[KindAndTarget], config: SandboxConfig, *, may_ask: bool, instead: str) -> bool:
     """Show the grants and return whether the user agrees. Raises PolicyError if corral cannot ask."""
-    from corral.apps.cli.terminal_prompt import (  # noqa: PLC0415  most runs ask for nothing
+    from corral.apps.cli.questions.terminal_prompt import (  # noqa: PLC0415  most runs ask for nothing
         NO_ASK,
         YES,
         TerminalPrompt,

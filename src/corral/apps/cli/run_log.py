@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 class RunLog:
     """The audit log of one run. If it cannot be written, nothing runs, unless the policy sets audit.required = false."""
 
-    def __init__(self, log: Log, *, required: bool) -> None:
+    def __init__(self, log: Log, *, required: bool, warn: Callable[[str], object] | None = None) -> None:
         self._log = log
         self._required = required
+        self._warn = warn or _print_warning
         # Before the command runs, since its result would be lost.
         self._write(log.check)
 
@@ -41,11 +42,20 @@ class RunLog:
         except AuditError as error:
             if self._required:
                 raise AuditError(f"{error}; or set audit.required = false in the policy to run without") from None
-            print(f"corral: {error}; the policy allows running without it", file=sys.stderr)
+            self._warn(f"corral: {error}; the policy allows running without it")
+
+
+def _print_warning(text: str) -> None:
+    print(text, file=sys.stderr)
 
 
 def print_violations(result: SandboxResult) -> None:
     """Print the violations that the kernel stopped. Lines are wrapped only on a terminal, because logs are searched line by line."""
     width = terminal_of(sys.stderr, os.environ).columns if sys.stderr.isatty() else 0
-    for violation in result.violations:
-        print(violation_text(violation, width), file=sys.stderr)
+    for line in violation_lines(result, width):
+        print(line, file=sys.stderr)
+
+
+def violation_lines(result: SandboxResult, width: int) -> list[str]:
+    """Return the violations that the kernel stopped as text. A width of 0 does not wrap it."""
+    return [violation_text(violation, width) for violation in result.violations]

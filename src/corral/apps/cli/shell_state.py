@@ -12,8 +12,8 @@ from corral._lib.quoting import shell_quote
 from corral.guard.path_zones import inside
 from corral.guard.rules.loader import variable
 from corral.model.errors import PolicyError
+from corral.policy.answers.pending_calls import pending_directory
 from corral.policy.config import LOADER_VARIABLES
-from corral.policy.pending_calls import pending_directory
 from corral.runtime.environment import CREDENTIAL_WORDS
 
 TYPE_CHECKING = False
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from corral.model.call import Call
     from corral.sandbox import Sandbox
 
+_RM = "/bin/rm"
 KEPT = "CORRAL_EXPORTED"  # a variable of the host's shell: the names that commands have exported, between colons
 MAX_REPORT_BYTES = 256 * 1024  # against a command that reports without end
 MAX_VALUE = 32 * 1024  # characters of one variable; the kernel's limit is four times as high
@@ -37,7 +38,7 @@ _CONTROLLING = frozenset({
 })  # fmt: skip
 _CONTROLLING_PREFIXES = (
     *("BASH", "ZSH", "HIST", "PS", "PROMPT", "LD_", "GLIBC_", "MALLOC_", "RES_", "RESOLV_", "LOCAL", "HOST", "SSL", "SSH_", "XDG_", "DBUS_", "SUDO_"),
-    *("CORRAL", "COPILOT", "CLAUDE", "CODEX", "GEMINI", "CURSOR", "OPENCODE", "GITHUB_", "ANTHROPIC", "OPENAI"),
+    *("CORRAL", "COPILOT", "CLAUDE", "CODEX", "GEMINI", "CURSOR", "OPENCODE", "GITHUB_", "ANTHROPIC", "OPENAI", "BUNDLE_"),
 )  # fmt: skip
 
 
@@ -57,6 +58,25 @@ def is_plain(name: str) -> bool:
 def exported_names(environ: Mapping[str, str]) -> list[str]:
     """Return the variables that commands of this session have exported to the host's shell."""
     return [name for name in environ.get(KEPT, "").split(":") if name and is_plain(name)]
+
+
+def prepare_shell_file(path: str) -> None:
+    """Write the shell text that a rewritten command ends with: it takes over the state in `path`.state, and keeps the exit status."""
+    text, state = shell_quote(f"{path}.sh"), shell_quote(f"{path}.state")
+    # The host's shell is not in the sandbox, and its PATH may name the project's programs first: use no program by name.
+    remove = f"{_RM} -f {text} {state}" if os.access(_RM, os.X_OK) else f": >|{text}; : >|{state}"
+    lines = ["corral_status=$?", f"if [ -s {state} ]; then . {state}; fi", remove]
+    # The exit status is restored last, and the variable that held it is removed.
+    try:
+        _write_new(f"{path}.sh", [*lines, 'eval "unset corral_status; (exit $corral_status)"'])
+    except FileExistsError:
+        return  # the same line runs a second time
+
+
+def _write_new(path: str, lines: list[str]) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "wb") as opened:
+        opened.write(os.fsencode("".join(f"{line}\n" for line in lines)))
 
 
 class ShellState:
@@ -85,9 +105,7 @@ class ShellState:
         if lines:
             if os.path.dirname(file) != pending_directory(environ, self._root):
                 raise PolicyError(f"{file} is not in the directory from which a host's shell reads")
-            descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            with open(descriptor, "wb") as opened:
-                opened.write(os.fsencode("".join(f"{line}\n" for line in lines)))
+            _write_new(file, lines)
 
     def _directory(self) -> list[str]:
         path = os.fsdecode(self._take("directory").removesuffix(b"\n"))

@@ -6,7 +6,7 @@ import os
 import sys
 
 from corral._lib.terminal import Terminal, printable, terminal_of, wrap
-from corral.apps.cli.terminal_prompt import agent_shell_reason, is_in_sandbox
+from corral.apps.cli.questions.terminal_prompt import agent_shell_reason, is_in_sandbox
 from corral.apps.cli.verb import argument
 from corral.audit.audit_log import Log
 from corral.model.errors import AuditError, TransactionError
@@ -83,9 +83,25 @@ def change_line(change: Change, terminal: Terminal) -> str:
     """Return one change as a line."""
     sign, style = _SIGNS.get(change.kind, ("~", "ask"))
     path = printable(change.path or ".") + ("/" if change.what == "directory" else "")
+    arrow = "→" if terminal.unicode else "->"
     if change.old_path:
-        path = f"{printable(change.old_path)} {'→' if terminal.unicode else '->'} {path}"
-    return f"  {terminal.paint(style, sign)} {path}{' (protected: never applied)' if change.protected else ''}"
+        path = f"{printable(change.old_path)} {arrow} {path}"
+    notes = _notes(change, arrow)
+    return f"  {terminal.paint(style, sign)} {path}{f' ({notes})' if notes else ''}"
+
+
+def _notes(change: Change, arrow: str) -> str:
+    """Return the parts of a change that its path does not show."""
+    notes = ["protected: never applied"] if change.protected else []
+    if change.old_what:
+        notes.append(f"{change.old_what} {arrow} {change.what}")
+    if change.link:
+        notes.append(f"link to {printable(change.link)}")
+    elif change.mode is not None and change.kind == "added" and change.what == "file" and change.mode & 0o7111:
+        notes.append(f"mode {change.mode:o}")
+    elif None not in (change.mode, change.old_mode) and change.mode != change.old_mode and not change.old_what:
+        notes.append(f"mode {change.old_mode:o} {arrow} {change.mode:o}")
+    return ", ".join([*notes, "another owner or group"] if change.new_owner else notes)
 
 
 def applied_lines(applied: Applied, terminal: Terminal, done: str, hint: str) -> list[str]:

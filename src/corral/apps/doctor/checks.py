@@ -6,6 +6,7 @@ from corral._lib.records import Record, frozen
 from corral.apps.doctor.check import FAIL, OK, WARN, Check, Fix
 from corral.apps.doctor.remedies import fixes
 from corral.containment.layers import LAYERS
+from corral.git.config_file import parse
 from corral.guard.path_zones import inside as lies_inside
 
 TYPE_CHECKING = False
@@ -163,7 +164,7 @@ def _bounds(facts: Facts) -> Iterator[Check]:
 def _surroundings(facts: Facts) -> Iterator[Check]:
     yield _project(facts)
     yield _quarantine(facts)
-    yield from (_scratch(facts), _own(facts), _identity(facts))
+    yield from (_scratch(facts), _own(facts), _identity(facts), _git_settings(facts), _shared_files(facts))
     if facts.bash:
         yield Check("around", "bash", OK, f"{facts.bash} runs shell strings")
     else:
@@ -186,11 +187,10 @@ def _project(facts: Facts) -> Check:
 
 def _quarantine(facts: Facts) -> Check:
     place = facts.quarantine
-    if not facts.can_quarantine or facts.is_quarantine_apart:
-        why = "in the project or on another file system" if facts.can_quarantine else "not writable"
-        means = "corral moves planted files to corral-quarantine/ in the project itself."
-        fix = Fix("Choose a directory outside the project, on the same file system.", "export XDG_STATE_HOME=DIR")
-        return Check("around", "quarantine", WARN, f"{place} is {why}", means, (fix,))
+    if not facts.can_quarantine:
+        means = "corral moves planted files to its cache directory, or gives them random names where they are."
+        fix = Fix("Choose a writable directory outside the project.", "export XDG_STATE_HOME=DIR")
+        return Check("around", "quarantine", WARN, f"{place} is not writable or is in the project", means, (fix,))
     if "mount" in facts.inside.missing_layers or facts.inside.backend == "none":
         return Check(
             "around",
@@ -200,6 +200,26 @@ def _quarantine(facts: Facts) -> Check:
             LAYERS["mount"].without,
         )
     return Check("around", "quarantine", OK, f"corral moves planted files to {place}")
+
+
+def _shared_files(facts: Facts) -> Check:
+    left = facts.still_shared
+    if not facts.shared.files:
+        return Check("around", "hard links", OK, "no file of the project has another name outside")
+    where = ", ".join(path[len(facts.project) + 1 :] for path in (left if left.files else facts.shared).trees[:3])
+    if not left.files:
+        found = f"{facts.shared.files} files in {where} had other names outside, as in a package store; corral made copies for the project"
+        return Check("around", "hard links", OK, found)
+    found = f"{left.files} files in {where} have other names outside ({left.size >> 20} MiB), as in a package store"
+    means = (
+        "Writing such a file would change other projects. corral has not copied them, because they are too many, "
+        "too large, or cannot be read: commands can only read these directories."
+    )
+    fixes = (
+        Fix("Let uv install copies.", "UV_LINK_MODE=copy uv sync --reinstall"),
+        Fix("Let pnpm install copies.", "pnpm install --force --package-import-method=copy"),
+    )
+    return Check("around", "hard links", WARN, found, means, fixes)
 
 
 def _scratch(facts: Facts) -> Check:
@@ -234,10 +254,21 @@ def _own(facts: Facts) -> Check:
 
 
 def _identity(facts: Facts) -> Check:
-    lines = [line.strip() for line in facts.inside.git.splitlines()]
-    known = {name.strip(): value.strip(' "') for name, sep, value in (line.partition("=") for line in lines) if sep}
-    if known.get("name") and known.get("email"):
-        return Check("around", "git", OK, f"commits are made by {known['name']} <{known['email']}>")
-    means = "`git commit` fails in the sandbox, which takes only name and e-mail from your git configuration."
+    known = parse(facts.inside.git)
+    name, email = (known.get(("user", "", each), ("",))[-1] for each in ("name", "email"))
+    if name and email:
+        return Check("around", "git", OK, f"commits are made by {name} <{email}>")
+    means = "`git commit` fails in the sandbox, as it does outside."
     command = 'git config --global user.name "NAME" && git config --global user.email "ADDRESS"'
     return Check("around", "git", WARN, "git has no name or e-mail for commits", means, (Fix("", command),))
+
+
+def _git_settings(facts: Facts) -> Check:
+    if not facts.git_left_out:
+        return Check("around", "git config", OK, "commands use yours")
+    means = (
+        "They name programs, files or addresses, or are aliases that the guard cannot judge. "
+        "Git in the sandbox works without them."
+    )
+    fix = Fix("Set one in the repository, if commands need it there.", "git config KEY VALUE")
+    return Check("around", "git config", WARN, f"commands do not get {', '.join(facts.git_left_out)}", means, (fix,))

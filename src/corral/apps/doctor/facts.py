@@ -12,9 +12,11 @@ from corral.apps.doctor.probe_sandbox import SandboxProbe, probe_sandbox
 from corral.containment import layers
 from corral.containment.filesystem import persistent_scratch
 from corral.containment.filesystem.quarantine import user_state_directory
+from corral.containment.filesystem.shared_files import Survey, survey
 from corral.containment.filesystem.temp_dirs import process_temp_dir
 from corral.containment.kernel import cgroups, landlock
 from corral.containment.kernel.syscalls import MACHINE
+from corral.git.configuration.home_files import home_files
 from corral.guard.path_zones import inside
 from corral.guard.rules.loader import places
 
@@ -61,12 +63,14 @@ class Facts(Record):
     bash: str
     bubblewrap: str
     quarantine: str
-    is_quarantine_apart: bool
     can_quarantine: bool
     scratch: str
     project: str
     unusable: str
     inside: SandboxProbe
+    shared: Survey = Survey()  # files with other names outside the project, before the sandbox was started
+    git_left_out: tuple[str, ...] = ()  # settings of the user's git that commands do not get
+    still_shared: Survey = Survey()  # those that are left since: commands cannot write them
 
 
 def gather_facts(config: SandboxConfig, unusable: str = "") -> Facts:
@@ -78,9 +82,10 @@ def gather_facts(config: SandboxConfig, unusable: str = "") -> Facts:
     }
     _, state = user_state_directory(os.environ)
     base = _existing(state)
-    apart = os.stat(base).st_dev != os.stat(config.project_root).st_dev or inside(state, config.project_root)
     status = _fields("/proc/self/status")
     scratch = persistent_scratch.scratch_path(config.project_root, (config.project_root,), os.environ, make=False)
+    shared = survey(config.project_root)
+    inside_sandbox = probe_sandbox(config)
     return Facts(
         corral=__version__,
         kernel=os.uname().release,
@@ -99,13 +104,21 @@ def gather_facts(config: SandboxConfig, unusable: str = "") -> Facts:
         bash=_program("bash"),
         bubblewrap=_program("bwrap"),
         quarantine=f"{state}/corral-quarantine",
-        is_quarantine_apart=apart,
-        can_quarantine=os.access(base, os.W_OK | os.X_OK),
+        can_quarantine=os.access(base, os.W_OK | os.X_OK) and not inside(state, config.project_root),
         scratch=scratch if os.path.isdir(scratch) else "",
         project=config.project_root,
         unusable=unusable,
-        inside=probe_sandbox(config),
+        inside=inside_sandbox,
+        shared=shared,
+        git_left_out=home_files(config, os.environ, _programs(config), "").left_out,
+        still_shared=survey(config.project_root) if shared.files else shared,
     )
+
+
+def _programs(config: SandboxConfig) -> list[str]:
+    """Return the directories of PATH outside the project."""
+    found = os.environ.get("PATH", "").split(":")
+    return [each for each in found if each.startswith("/") and not inside(each, config.project_root)]
 
 
 def _read(path: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 
 from corral._lib.records import Record, frozen
 from corral.apps.doctor.check import FAIL, OK, WARN, Check, Fix
@@ -25,6 +26,7 @@ from corral.integrations.hooks.registry import (
     settings_path,
     start_words,
 )
+from corral.policy.answers.pending_calls import take_pending_call
 from corral.runtime import processes
 
 TYPE_CHECKING = False
@@ -43,6 +45,7 @@ _UNJUDGED = "The host runs every command unjudged."
 _FOUND_FIRST = "A host that is started from here may run a program that a command has put there, as git or a shell."
 SECONDS = 15.0  # the hook's own limit is 4; the rest is for a loaded machine
 REFUSED_STATUS = 2
+_STORED = re.compile(rb"/corral go ([0-9a-f]{4,32})\b")  # in the line that runs a command contained
 
 
 @frozen
@@ -113,6 +116,8 @@ def _try(
             except OSError as error:
                 found = f"it cannot be run: {error.strerror or error}"
                 return HookCheck(host.name, path, FAIL, found, _UNJUDGED, again)
+    for name in _STORED.findall(answers[-1][1]):
+        take_pending_call(name.decode(), environ)  # nobody runs the trial
     return HookCheck(host.name, path, *_judged(list(calls), answers, again, contains=host.rewrites))
 
 
@@ -128,7 +133,7 @@ def _judged(
     if allowed != 0:
         last = complaint.decode("utf-8", "replace").strip()
         return FAIL, f"it refuses even {calls[1]}: {last}", "The agent can run nothing until this is fixed.", ""
-    if contains and b"__main__.py" not in said:
+    if contains and _STORED.search(said) is None:
         return FAIL, f"it does not make {calls[1]} run contained", "Allowed commands run outside the sandbox.", again
     held = f"runs {calls[1]} contained" if contains else f"allows {calls[1]}"
     return OK, f"refuses {calls[0]}, {held}", "", ""

@@ -8,12 +8,15 @@ from corral.apps.doctor.check import FAIL, OK, WARN, Check, Fix
 from corral.audit import audit_log
 from corral.containment import layers
 from corral.containment.filesystem.temp_dirs import make_temp_dir
-from corral.containment.state import unmet_requirement
+from corral.containment.layers import unmet_requirement
 from corral.integrations.hooks.install import installed_hooks
 from corral.integrations.hooks.json_edit import SettingsError
 from corral.integrations.hooks.registry import HOSTS, PROJECT, USER, command_words, is_host_present, settings_path
 from corral.model.errors import CorralError, PolicyError
-from corral.policy import approvals, user_dirs
+from corral.policy import user_dirs
+from corral.policy.answers import approvals
+from corral.policy.paused import paused_since
+from corral.sessions.queries import running_sessions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,10 +36,29 @@ def _check(name: str, status: str, found: str, command: str = "") -> Check:
 
 def quick_checks(policy: Policy | None, broken: str, root: str, environ: Mapping[str, str]) -> list[Check]:
     """Check everything that is quick to check. `broken` says why there is no policy."""
-    checks = [*_project(root, environ), *_policy(policy, broken, root, environ)]
+    checks = [*_project(root, environ), *paused_checks(root, environ), *_policy(policy, broken, root, environ)]
     if policy is not None:
         checks += [_kernel(policy.config), *(log for log in (log_check(policy.config),) if log.status != OK)]
-    return [*checks, *_hooks(root, environ), *_approvals(root, environ)]
+    return [*checks, *_hooks(root, environ), *_approvals(root, environ), *_sessions(root, environ)]
+
+
+def paused_checks(root: str, environ: Mapping[str, str]) -> Iterator[Check]:
+    """Report a project that hooks do not guard."""
+    try:
+        if paused_since(root, environ):
+            text = "this project is paused: hooks let every call pass, not judged and outside the sandbox"
+            yield Check("around", "paused", FAIL, text, fixes=(Fix("", "corral resume"),))
+    except PolicyError as error:
+        yield Check("around", "paused", WARN, f"corral cannot tell whether this project is paused: {error}")
+
+
+def _sessions(root: str, environ: Mapping[str, str]) -> Iterator[Check]:
+    for session in running_sessions(environ, root):
+        running = [one for one in session.processes if one["running"]]
+        kept = sum(bool(one["background"]) for one in running)
+        ports = f", ports {', '.join(map(str, session.ports))}" if session.ports else ""
+        text = f"{session.session}: {len(running)} running, {kept} of them in the background{ports}"
+        yield _check("session", OK, text, "corral ps" if running else "")
 
 
 def _project(root: str, environ: Mapping[str, str]) -> Iterator[Check]:

@@ -64,6 +64,10 @@ def outcome_text(outcome: Outcome, terminal: Terminal) -> str:
     return "\n".join(lines)
 
 
+def _is_uncontained(outcome: Outcome) -> bool:
+    return any(call.get("enforcement") != "full" and call.get("denied") is False for call in outcome.calls)
+
+
 def summary_text(outcomes: Sequence[Outcome], seconds: float, terminal: Terminal, *, told: Collection[str] = ()) -> str:
     """Return the summary of a run: counts, the tasks that did not pass and are not in `told`, and the rates per tag."""
     found = counts(outcomes)
@@ -73,6 +77,9 @@ def summary_text(outcomes: Sequence[Outcome], seconds: float, terminal: Terminal
         if found[name]
     ]
     blocks = [[f"{'  '.join(parts) or 'nothing to do'}  of {len(outcomes)}, {_clock(seconds)}"]]
+    if bare := sum(_is_uncontained(outcome) for outcome in outcomes):
+        tasks = "1 task" if bare == 1 else f"{bare} tasks"
+        blocks[0].append(terminal.paint("ask", f"{terminal.sign('warn')} {tasks} ran without full containment"))
     bad = [outcome for outcome in outcomes if not outcome.is_good and outcome.id not in told]
     if bad:
         lines = [line for outcome in bad[:MAX_NOT_PASSED] for line in outcome_text(outcome, terminal).split("\n")]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 RECORDS: dict[str, type[Any]] = {"limits": Limits, "containment": Containment, "output": Output}
 SETTINGS = ("profile", "timeout_seconds", "max_output_bytes", "denylist", "interpreter_block", "env_allowlist")
+REFUSALS = ("denylist", "interpreter_block")  # lists that a task adds to those of its profile
 DIGEST_CHARACTERS = 16  # enough to distinguish the versions of one task
 
 
@@ -63,7 +64,10 @@ def config_of(data: Mapping[str, Any], project: str) -> SandboxConfig:
     """Return the config for a task's settings. Raises PolicyError, which names the wrong field."""
     settings = {name: data[name] for name in SETTINGS if name in data}
     settings |= {name: record(**data[name]) for name, record in RECORDS.items() if name in data}
-    return SandboxConfig(project, **settings)
+    config = SandboxConfig(project, **settings)
+    built_in = SandboxConfig(project, profile=config.profile)
+    added = {name: {*getattr(config, name), *getattr(built_in, name)} for name in REFUSALS if name in settings}
+    return config.replace(**added)
 
 
 def call_of(call: Mapping[str, Any]) -> Call:

@@ -1,4 +1,7 @@
-"""Loads tasks from TOML and JSON lines files. Reports all mistakes in one error, each with file, line and column."""
+"""Loads tasks from TOML and JSON lines files. Reports all mistakes in one error, each with file, line and column.
+
+An agent may have written a task file. So a task may set what an untrusted corral.toml may set, and nothing looser.
+"""
 
 from __future__ import annotations
 
@@ -7,27 +10,33 @@ import os
 import re
 import tomllib
 
-from corral._lib.terminal import printable
+from corral._lib.quoting import shell_join
+from corral._lib.terminal import clip, printable
 from corral.apps.evals.journal import NAME, place
 from corral.apps.evals.outcome import parse_object
 from corral.apps.evals.results import RESULTS
 from corral.apps.evals.task import Task
-from corral.apps.evals.validate_tasks import AS_IN, default_problems, problems
-from corral.model.errors import CorralError
+from corral.apps.evals.validate_tasks import AS_IN, default_problems, loosening, problems
+from corral.containment.filesystem.process_temp_dir import ProcessTempDir
+from corral.model.errors import CorralError, PolicyError
+from corral.policy import loader as policy_loader
+from corral.policy.merge import Setting
 from corral.policy.toml_positions import key_positions
-from corral.policy.user_dirs import read_regular_file
+from corral.policy.user_dirs import read_regular_file, refuse_inside_project
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
     from typing import Any
 
     from corral.apps.evals.validate_tasks import Path
+    from corral.policy.config import SandboxConfig
 
     Where = Callable[[Path], tuple[int, int]]
 
 MAX_FILE_BYTES = 64 * 1024 * 1024  # bounds the memory for a file that is not a task file
 MAX_FIRST_LINE_BYTES = 1 << 24  # read to recognize the results of a run
+MAX_VALUE_COLUMNS = 60  # of a setting in a message
 MAX_PROBLEMS = 20  # shown at once; more would hide the first
 FIXTURES = os.path.join(os.path.dirname(__file__), "tasks")
 _SYNTAX_POSITION = re.compile(r"(?s)^(.*) \(at (?:line (\d+), column (\d+)|end of document)\)$")
@@ -38,11 +47,14 @@ class TaskError(CorralError, ValueError):
 
 
 class Loader:
-    """Reads task files and collects their mistakes."""
+    """Reads task files and collects their mistakes. `allowed` names the settings that a task may loosen."""
 
-    def __init__(self) -> None:
+    def __init__(self, allowed: Collection[str] = (), root: str = "") -> None:
         self.tasks: list[Task] = []
         self.wrong: list[str] = []
+        self.loosened: dict[str, None] = {}  # settings that were refused, in the order of the files
+        self._allowed = frozenset(allowed)
+        self._present = _user_policy(root)
         self._seen: dict[str, str] = {}
 
     def read(self, path: str) -> None:
@@ -139,7 +151,7 @@ class Loader:
         wrong = problems(data)
         for at, message in wrong:
             self._fail(path, where(at), message)
-        if wrong:
+        if wrong or not self._may_have(path, data, where):
             return
         source, name = f"{path.replace(FIXTURES, 'fixtures')}:{where(())[0]}", data["id"]
         if name in self._seen:
@@ -147,6 +159,40 @@ class Loader:
             return
         self._seen[name] = source
         self.tasks.append(Task(name, data, source))
+
+    def _may_have(self, path: str, data: dict[str, Any], where: Where) -> bool:
+        """Return whether a task has only settings that it may have. Records the others."""
+        if os.path.realpath(path).startswith(f"{os.path.realpath(FIXTURES)}/"):
+            return True
+        loose = [name for name in loosening(data, self._present) if name not in self._allowed]
+        for name in loose:
+            value = data
+            for key in name.split("."):
+                value = value[key]
+            self.loosened[name] = None
+            said = f"{name} = {clip(json.dumps(value), MAX_VALUE_COLUMNS, '…')} loosens your policy; a task file may only tighten it"
+            self._fail(path, where(tuple(name.split("."))), said)
+        grants = [
+            Setting(f"containment.{kind}", data["containment"][kind], printable(path), line, column=column)
+            for kind in ("read", "write")
+            if kind in data.get("containment", {})
+            for line, column in [where(("containment", kind))]
+        ]
+        try:
+            policy_loader.refuse_grants(self._present, grants, os.environ)
+        except PolicyError as error:
+            self.wrong.append(printable(str(error)))
+            return False
+        return not loose
+
+
+def _user_policy(root: str) -> SandboxConfig:
+    """Return the user's own policy, without the file of any project."""
+    path = policy_loader.user_policy_path(os.environ)
+    if root and os.path.lexists(path):
+        refuse_inside_project(path, root)
+    with ProcessTempDir("corral-eval-policy-") as empty:
+        return policy_loader.load(empty.path, os.environ).config
 
 
 def merged(defaults: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
@@ -189,12 +235,13 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
-def load(paths: Iterable[str]) -> list[Task]:
+def load(paths: Iterable[str], *, allowed: Collection[str] = (), root: str = "") -> list[Task]:
     """Return the tasks of files and of all task files below directories. Reads a file once even if several paths lead to it.
 
-    Raises TaskError with all mistakes.
+    The user allows tasks to loosen the settings in `allowed`. Raises TaskError with all mistakes.
     """
-    loader = Loader()
+    loader = Loader(allowed, root)
+    paths = list(paths)
     files: dict[str, str] = {}
     for path in paths:
         for name in _files(path, loader):
@@ -203,7 +250,12 @@ def load(paths: Iterable[str]) -> list[Task]:
         loader.read(name)
     if loader.wrong:
         more = len(loader.wrong) - MAX_PROBLEMS
-        raise TaskError("\n".join([*loader.wrong[:MAX_PROBLEMS], *([f"and {more} more"] if more > 0 else [])]))
+        lines = [*loader.wrong[:MAX_PROBLEMS], *([f"and {more} more"] if more > 0 else [])]
+        if loader.loosened:
+            names = sorted({*loader.loosened, *allowed})
+            words = ["corral", "eval", *paths, *(word for name in names for word in ("--allow", name))]
+            lines.append(f"If you have read these settings and want them, run: {printable(shell_join(words))}")
+        raise TaskError("\n".join(lines))
     return loader.tasks
 
 

@@ -11,11 +11,15 @@ from corral.apps.evals.transactions import DISCARD, KINDS, RENAMED, WAYS
 from corral.containment.filesystem.temp_dirs import process_temp_dir
 from corral.containment.layers import LAYERS
 from corral.model.errors import PolicyError
+from corral.policy import settings
+from corral.policy.merge import loosens
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import Any
+
+    from corral.policy.config import SandboxConfig
 
     Path = tuple[str | int, ...]
     Problem = tuple[Path, str]  # the path of keys from the top of the task, and the message
@@ -29,6 +33,9 @@ MATCHES = ("equal", "contains", "lacks", "regex")
 FILE = ("text", "base64", "link", "directory", "mode")
 NEEDS = (*LAYERS, "root", "not-root")
 STATES = ("exists", "absent")
+# The keys of settings as a task spells them, to their keys in a policy file. A file cannot set what belongs to a single call.
+POLICY_KEYS = {settings.CONFIG_FIELDS.get(key, key): key for key in settings.SETTINGS}
+POLICY_KEYS = {name: key for name, key in POLICY_KEYS.items() if name.partition(".")[0] in (*SETTINGS, *RECORDS)}
 AS_IN = ", as in: "  # precedes the TOML example at the end of a message
 
 
@@ -90,11 +97,7 @@ def _tables(at: Path, data: Mapping[str, Any], names: Iterable[str]) -> list[Pro
 
 
 def _settings(data: Mapping[str, Any]) -> Iterator[Problem]:
-    unknown = [
-        problem
-        for name, record in RECORDS.items()
-        for problem in _unknown((name,), data.get(name, {}), record._fields, name)
-    ]
+    unknown = [problem for name in RECORDS for problem in _unknown((name,), data.get(name, {}), _fields(name), name)]
     yield from unknown
     if unknown:
         return
@@ -104,6 +107,17 @@ def _settings(data: Mapping[str, Any]) -> Iterator[Problem]:
         # The message begins with the field: limits.memory_bytes must be ...
         field = str(error).partition(" ")[0].rstrip(":").split(".")
         yield tuple(field) if field[0] in data else (), str(error)
+
+
+def _fields(table: str) -> list[str]:
+    return [name.partition(".")[2] for name in POLICY_KEYS if name.partition(".")[0] == table]
+
+
+def loosening(data: Mapping[str, Any], present: SandboxConfig) -> list[str]:
+    """Return the settings of a task that an untrusted policy file could not have, given the present policy."""
+    config = config_of(data, process_temp_dir())
+    named = {*data, *(f"{table}.{field}" for table in RECORDS for field in data.get(table, {}))}
+    return [name for name, key in POLICY_KEYS.items() if name in named and loosens(key, config, present)]
 
 
 def _transaction(data: Mapping[str, Any]) -> Iterator[Problem]:

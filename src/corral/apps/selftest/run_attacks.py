@@ -15,7 +15,7 @@ from corral._lib.records import Record, frozen
 from corral.apps.selftest.attacks import Attempt, all_attacks
 from corral.apps.selftest.targets import PYTHON, Targets, make_outside_directory, make_project, snapshot
 from corral.apps.unguarded import state_dirs_in, unguarded
-from corral.containment.state import unmet_requirement
+from corral.containment.layers import unmet_requirement
 from corral.policy.config import Containment, Limits, SandboxConfig
 from corral.sandbox import Sandbox
 

@@ -8,8 +8,8 @@ import shutil
 import sys
 
 from corral.containment.filesystem.temp_dirs import STANDARD, why_unsafe
-from corral.containment.filesystem.toolchains import is_system
 from corral.containment.kernel.syscalls import libc
+from corral.guard.toolchains import is_system
 from corral.model.errors import ContainmentError
 
 TYPE_CHECKING = False

@@ -9,6 +9,7 @@ from datetime import datetime
 from math import isfinite
 
 from corral.model.call import Axis
+from corral.model.grant import GIVER_TEXTS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ _COUNTS = ("exit_code", "signal", "stdout_bytes", "stderr_bytes", "killed", "dur
 _FLAGS = ("timed_out", "denied", "truncated")
 _WORDS = ("backend", "enforcement", "network")
 _CONNECTION = ("target", "outcome", "address", "detail", "grant")
+_GRANT = ("kind", "target", "source")
 _VIOLATION = ("kind", "target", "detail", "instead", "grant")
 
 
@@ -207,6 +209,7 @@ def _result(data: Mapping[str, Any]) -> Data:
         _kept(plain(item, _VIOLATION) | {"inferred": item.get("inferred") is True})
         for item in tables(data, "violations")
     ]
+    made["grants"] = [_opening(item) for item in tables(data, "grants")]
     made["connections"] = [
         _kept(plain(item, _CONNECTION) | _numbers(item, ("count",))) for item in tables(data, "connections")
     ]
@@ -214,6 +217,10 @@ def _result(data: Mapping[str, Any]) -> Data:
     if isinstance(usage, dict):
         made["usage"] = _numbers(usage, _USAGE)
     return _kept(made)
+
+
+def _opening(item: Data) -> Data:
+    return _kept(plain(item, _GRANT) | {"by": GIVER_TEXTS.get(text(item.get("by")), "")})
 
 
 def tables(data: Mapping[str, Any], name: str) -> list[Data]:

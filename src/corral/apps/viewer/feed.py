@@ -42,7 +42,8 @@ class Feed:
         """Add calls, each with its output if that is known."""
         with self._news:
             for call, output in calls:
-                name: str = call["key"]
+                # A file that a command wrote may have calls without an id.
+                name: str = call.get("key") or f"call {len(self._changes) + 1}"
                 key = self._also.get(name, name)
                 if call.get("id") and call["id"] != key:
                     self._also[call["id"]] = key

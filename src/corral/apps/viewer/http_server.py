@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hmac
 import secrets
+import socket
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from urllib.parse import parse_qs, urlsplit
 
 from corral.apps.viewer import page
@@ -26,6 +28,10 @@ TOKEN_BYTES = 32
 WAIT_SECONDS = 10.0  # a request for changes is answered after this time even if nothing changed
 IDLE_SECONDS = 30.0  # closes a connection without requests
 POLL_SECONDS = 0.2
+MAX_STRANGERS = (
+    16  # connections that have not shown the token; each has a thread, and anyone on this machine can connect
+)
+MAX_DIGITS = 15  # of a number in a request; Python refuses to parse thousands of them
 
 
 class Server:
@@ -81,7 +87,35 @@ def fill(feed: Feed, source: Source, stop: Event | None = None, *, told: Told | 
 class _Http(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False  # a waiting page notices when its socket closes
+    request_queue_size = 128  # with the default of 5, a crowd of connections makes the page wait seconds for its own
     owner: Server
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__(address, handler)
+        self._strangers: dict[Any, None] = {}  # sockets, the oldest first
+        self._lock = Lock()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer a connection in a thread. One too many ends the oldest that has not shown the token, so the page gets through."""
+        with self._lock:
+            oldest = next(iter(self._strangers)) if len(self._strangers) >= MAX_STRANGERS else None
+            self._strangers.pop(oldest, None)
+            self._strangers[request] = None
+        if oldest is not None:
+            # The thread of that connection then reads its end, and closes it.
+            with suppress(OSError):
+                oldest.shutdown(socket.SHUT_RDWR)
+        super().process_request(request, client_address)
+
+    def trust(self, request: Any) -> None:
+        """Keep a connection that has shown the token."""
+        with self._lock:
+            self._strangers.pop(request, None)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection."""
+        self.trust(request)
+        super().shutdown_request(request)
 
     def handle_error(self, *_: object) -> None:
         """Print nothing: errors here are connections that the browser closed."""
@@ -95,18 +129,22 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer one request."""
         owner = self.server.owner
-        asked = urlsplit(self.path)
+        try:
+            asked = urlsplit(self.path)
+            query = {name: values[-1] for name, values in parse_qs(asked.query).items()}
+            numbers = [_number(name, query.get(name, "0")) for name in ("after", "evals")]
+        except ValueError as error:
+            self._send(400, f"the address cannot be read: {error}\n", "text/plain")
+            return
         refusal = self._refusal(asked.path)
         if refusal:
             self._send(*refusal)
             return
-        query = {name: values[-1] for name, values in parse_qs(asked.query).items()}
         if asked.path == "/":
             self._send(200, owner.html, "text/html; charset=utf-8")
         elif asked.path == "/api/calls":
-            after, evals = (int(v) if (v := query.get(name, "0")).isdecimal() else 0 for name in ("after", "evals"))
             knows_loaded = query.get("loaded") == "1"
-            self._send(200, owner.feed.since(after, evals, seconds=WAIT_SECONDS, knows_loaded=knows_loaded))
+            self._send(200, owner.feed.since(*numbers, seconds=WAIT_SECONDS, knows_loaded=knows_loaded))
         elif asked.path == "/api/detail":
             self._send(200, dumps(details_of(query.get("key", ""), owner.feed, owner.reader, owner.spans)))
         elif asked.path == "/api/evals":
@@ -128,6 +166,8 @@ class _Handler(BaseHTTPRequestHandler):
         given = self.headers.get("X-Corral-Token", "").encode("utf-8", "replace")
         if path.startswith("/api/") and not hmac.compare_digest(given, owner.token.encode()):
             return 401, "the token is missing: open the address that corral view printed\n", "text/plain"
+        if path.startswith("/api/"):
+            self.server.trust(self.connection)
         return None
 
     def _send(self, status: int, body: str | bytes, kind: str = "application/json") -> None:
@@ -150,3 +190,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Print nothing: requests are not worth a log line."""
+
+
+def _number(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS):
+        raise ValueError(f"{name} must be a whole number of at most {MAX_DIGITS} digits")
+    return int(text)

@@ -90,7 +90,6 @@ class ResultSource:
             self._has_results = self._has_results or "exit_code" in result or "error" in data
             if "exit_code" in result:
                 call, output = call_list.of_result(result, root=self._root)
-                call["key"] = call.get("key") or f"line {self._count}"
                 found.append((call, output))
                 if "transaction" in data and "outcome" in data:
                     found.append((transactions.of_trial(data, root=self._root, at=call.get("at")), {}))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from threading import Lock
 
 from corral.apps.evals.outcome import parse_object
 from corral.apps.viewer.call_list import MAX_ITEMS, listed, text
 from corral.model.errors import CorralError
+from corral.policy.user_dirs import read_regular_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,16 +73,16 @@ def read(path: str) -> Spans:
     """Return the spans of a file with OTLP JSON lines, as the file exporter of a collector writes them."""
     made = Spans()
     try:
-        if os.path.getsize(path) > MAX_FILE_BYTES:
-            raise CorralError(f"{path} is longer than {MAX_FILE_BYTES} bytes")
-        with open(path, "rb") as file:
-            for line in file:
-                for span in _spans(parse_object(line)):
-                    _add(made, span)
-            is_empty = not file.tell()
+        # A command may have put a pipe or a device there, which a plain open would wait for, or read without end.
+        data, _ = read_regular_file(path, MAX_FILE_BYTES, follows=True)
     except OSError as error:
         raise CorralError(f"{path}: {error.strerror}") from None
-    if not is_empty and not made.has_any:
+    if len(data) > MAX_FILE_BYTES:
+        raise CorralError(f"{path} is longer than {MAX_FILE_BYTES} bytes")
+    for line in data.split(b"\n"):
+        for span in _spans(parse_object(line)):
+            _add(made, span)
+    if data and not made.has_any:
         raise CorralError(f"{path} has no spans; give a file with one OTLP JSON object per line")
     return made
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from time import time_ns
 
-from corral.containment.filesystem.git_repos import GIT
-from corral.containment.filesystem.inotify import InotifyWatches
+from corral.containment.kernel.inotify import InotifyWatches
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,6 +52,8 @@ class DirectoryTracker:
         self._inotify: InotifyWatches | None = None
         self._unwatchable: set[str] = set()  # directories that inotify cannot watch; listed after every command
         self._scans = 0
+        self._others: tuple[str, ...] = ()  # watched for `other_changes`
+        self._are_others_watched = False
 
     def changed(self, is_ignorable: Callable[[str, str], bool]) -> list[str]:
         """Return the directories in which a name may have appeared. `is_ignorable(directory, name)` filters single names."""
@@ -80,9 +81,31 @@ class DirectoryTracker:
         ]
         return [path for path in (*found, *self._unwatchable) if path in self.roles]
 
+    def other_changes(self, paths: tuple[str, ...]) -> int | None:
+        """Return a number that grows when something happens to one of these other paths, or None if that is not known."""
+        if self._inotify is None:
+            return None
+        if paths is not self._others or not self._are_others_watched:
+            self._others = paths
+            self._are_others_watched = self._watch_others(self._inotify)
+        return self._inotify.count() if self._are_others_watched else None
+
+    def _watch_others(self, inotify: InotifyWatches) -> bool:
+        try:
+            for path in self._others:
+                inotify.add_counted(path)
+        except OSError:
+            # One may be gone already. The next call tries again.
+            return False
+        return True
+
     def holds(self, path: str, inode: int) -> bool:
         """Say whether this very directory is tracked, and not an earlier one of the same name."""
         return self._inodes.get(path) == inode
+
+    def is_unchanged(self, path: str, ctime: int) -> bool:
+        """Say whether a directory still has the ctime that was noted for it."""
+        return self._ctimes.get(path) == ctime
 
     def enter(self, path: str, role: str, inode: int) -> None:
         """Track a directory from now on."""
@@ -117,6 +140,7 @@ class DirectoryTracker:
         if self._inotify is not None:
             self._inotify.close()
             self._inotify = None
+            self._are_others_watched = False
 
     def end(self) -> None:
         """Close for good: a scan after a late command must not open inotify again, which would never be closed."""
@@ -144,8 +168,7 @@ class DirectoryTracker:
 
     def _watch(self, inotify: InotifyWatches, path: str) -> None:
         try:
-            # Git creates and removes a lock file in every command.
-            inotify.add(path, removals=self.roles[path] == GIT)
+            inotify.add(path)
         except (FileNotFoundError, NotADirectoryError):
             self.forget(path)
         except PermissionError:

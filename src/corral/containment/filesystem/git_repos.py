@@ -1,44 +1,26 @@
-"""Finds the entries of a git directory that make git run a program. Reads the disk, changes nothing.
-
-A repository that a command makes may keep what git itself writes. An entry that is not known to be harmless counts as dangerous.
-"""
+"""Recognises git directories, and finds the paths in the project that their configuration names. Reads the disk, changes nothing."""
 
 from __future__ import annotations
 
 import os
-import stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
-# Roles of directories: a repository, a bare repository, the directories of submodules and worktrees, and reflogs.
-GIT, BARE, MODULES, LOGS = ".git", ".git/bare", ".git/modules", ".git/logs"
+    Setting = tuple[str, str, str, str]  # section, key, value, and the directory of the file
+
+GIT = ".git"
+MAX_INCLUDED = 5  # files that include each other
+_INCLUDES = ("include", "includeif")
+_FILES = (("core", "hookspath"), ("core", "attributesfile"))
+# Keys whose program git starts by itself. Those of tools and aliases are started by name.
+_PROGRAMS = frozenset(
+    {"fsmonitor", "sshcommand", "editor", "pager", "askpass", "gitproxy", "alternaterefscommand", "program", "defaultkeycommand",
+     "helper", "command", "textconv", "driver", "clean", "smudge", "process", "external", "difffilter", "packobjectshook",
+     "uploadpack", "receivepack"}
+)  # fmt: skip
 MAX_CONFIG_BYTES = 1 << 18  # against a configuration that takes long to read
-# Keys that `git init`, `clone`, `worktree`, `branch`, `remote` and `sparse-checkout` write. None of them names a program.
-_HARMLESS = {
-    "core": {"repositoryformatversion", "filemode", "bare", "logallrefupdates", "ignorecase", "precomposeunicode", "symlinks",
-             "autocrlf", "eol", "sparsecheckout", "sparsecheckoutcone"},
-    "remote": {"url", "pushurl", "fetch", "push", "tagopt", "mirror", "prune", "promisor", "partialclonefilter", "skipdefaultupdate"},
-    "branch": {"remote", "merge", "rebase", "pushremote", "description"},
-    "user": {"name", "email"},
-    "submodule": {"url", "active", "branch"},
-    "extensions": {"objectformat", "refstorage", "partialclone", "worktreeconfig", "compatobjectformat", "relativeworktrees"},
-    "index": {"sparse", "version"},
-    "pull": {"rebase", "ff"},
-    "push": {"default", "autosetupremote"},
-    "init": {"defaultbranch"},
-    "gc": {"auto"},
-}  # fmt: skip
-# Names that git writes in a repository, besides those in capitals. If one is a link, git writes to its target.
-WRITTEN_BY_GIT = frozenset(
-    {"logs", "refs", "objects", "info", "index", "packed-refs", "shallow", "description", "gc.log"}
-)
-
-
-def is_written_by_git(role: str, name: str) -> bool:
-    """Say whether git writes this name in a directory of this role, through a link if it is one."""
-    return role in (GIT, LOGS) or (role == BARE and (name in WRITTEN_BY_GIT or name.isupper()))
 
 
 def is_repository(directory: str, listed: Iterable[os.DirEntry[str]]) -> bool:
@@ -50,126 +32,75 @@ def is_repository(directory: str, listed: Iterable[os.DirEntry[str]]) -> bool:
     return own or os.path.lexists(f"{directory}/commondir")
 
 
-def _entries(text: str) -> Iterator[tuple[str, str, str]]:
-    """Yield section, key and value of each setting, lower-cased. A line in any unusual form has no section and no key."""
-    section = ""
-    for line in text.split("\n"):
-        words = line.strip()
-        if not words or words[0] in "#;":
-            continue
-        if words[0] == "[" and words[-1] == "]" and "]" not in words[1:-1]:
-            section = words[1:-1].partition(" ")[0].lower()
-            continue
-        key, _, value = words.partition("=")
-        if not key.strip().isalnum() or not section.isalnum() or words.endswith("\\") or "\r" in words:
-            yield "", "", line
-            continue
-        yield section, key.strip().lower(), value.strip().strip('"')
+def configured_paths(directory: str, others: Iterable[Setting], top: str = "") -> Iterator[str]:
+    """Yield the paths of hooks, programs and included files that git uses for a repository without being told to.
 
-
-def is_harmless(text: str) -> bool:
-    """Say whether a configuration makes git run no program."""
-    for section, key, value in _entries(text):
-        if key not in _HARMLESS.get(section, ()):
-            return False
-        # `ext::` and similar transports name a program.
-        if key in ("url", "pushurl") and ("::" in value or value.startswith("-")):
-            return False
-    return True
-
-
-def configured_paths(directory: str) -> Iterator[str]:
-    """Yield the paths of hooks and included configuration that a repository's configuration names."""
-    text = _read(f"{directory}/config") or ""
-    top = os.path.dirname(directory) if os.path.basename(directory) == GIT else directory
-    for section, key, value in _entries(text):
-        if not value or value.startswith("~"):
-            continue
-        if (section, key) == ("core", "hookspath"):
+    `others` are the settings of the user's for all repositories. Relative paths count from the top of the working tree.
+    """
+    top = top or (os.path.dirname(directory) if os.path.basename(directory) == GIT else directory)
+    home = os.environ.get("HOME", "")
+    own = (each for name in ("config", "config.worktree") for each in _settings(f"{directory}/{name}", home, 0))
+    for section, key, value, folder in (*own, *others):
+        if section in _INCLUDES and key == "path":
+            yield os.path.join(folder, value)
+        elif (section, key) in _FILES:
             yield os.path.join(top, value)
-        elif section in ("include", "includeif") and key == "path":
-            yield os.path.join(directory, value)
+        elif key in _PROGRAMS or section == "pager":
+            for number, word in enumerate(value.split()):
+                path = os.path.join(top, _expanded(word.strip("'\"!();&|"), home))
+                # A word without a slash is looked for on PATH. Also `python3 tools/x.py`, but not `sed s/x/y/`.
+                if "/" in word and (not number or os.path.isfile(path)):
+                    yield path
+    yield from _linked_hooks(f"{directory}/hooks")
 
 
-def gitdir_target(pointer: str) -> str:
-    """Return the git directory that a `.git` file names, or ""."""
-    word, _, target = (_read(pointer) or "").partition(": ")
-    if word != "gitdir" or "\n" in target.rstrip("\n"):
-        return ""
-    return _resolve_without_links(os.path.dirname(pointer), target.rstrip("\n"))
+def user_settings() -> tuple[Setting, ...]:
+    """Return the settings of the user's and the machine's git configuration, also of files that it includes on a condition."""
+    home = os.environ.get("HOME", "")
+    folder = os.environ.get("XDG_CONFIG_HOME") or f"{home}/.config"
+    own = os.environ.get("GIT_CONFIG_GLOBAL", "")
+    files = dict.fromkeys(("/etc/gitconfig", f"{folder}/git/config", f"{home}/.gitconfig", own))
+    return tuple(each for path in files if path.startswith("/") for each in _settings(path, home, 0, follows=True))
 
 
-def risky_entries(directory: str, repositories: Collection[str], samples: SampleHooks) -> list[str]:
-    """Return the names in a git directory that could make git run a program, or hide such a name."""
-    found = [name for name in ("config", "config.worktree") if not _is_harmless_file(f"{directory}/{name}")]
-    if os.path.lexists(f"{directory}/commondir") and not _is_worktree_of_known(directory, repositories):
-        found.append("commondir")
-    found += [name for name in ("info", "hooks", "modules", "worktrees") if _is_no_directory(f"{directory}/{name}")]
-    if "info" not in found and os.path.lexists(f"{directory}/info/attributes"):
-        found.append("info/attributes")
-    if "hooks" not in found:
-        found += [f"hooks/{name}" for name in _names(f"{directory}/hooks") if not samples.match(directory, name)]
-    return found
-
-
-def _is_harmless_file(path: str) -> bool:
-    if not os.path.lexists(path):
-        return True
-    text = _read(path)
-    return text is not None and is_harmless(text)
-
-
-def _is_worktree_of_known(directory: str, repositories: Collection[str]) -> bool:
-    """Say whether a worktree's git directory lies in the known repository that its `commondir` names."""
-    text = _read(f"{directory}/commondir")
-    if not text:
-        return False
-    common = _resolve_without_links(directory, text.rstrip("\n"))
-    return common in repositories and os.path.dirname(directory) == f"{common}/worktrees"
-
-
-def _resolve_without_links(directory: str, target: str) -> str:
-    """Return the absolute path of `target`, or "" if a link is part of it: a command could change the link later."""
-    path = os.path.normpath(os.path.join(directory, target))
+def _linked_hooks(folder: str) -> Iterator[str]:
+    if os.path.islink(folder):
+        yield folder
     try:
-        return path if os.path.realpath(path) == path else ""
+        with os.scandir(folder) as entries:
+            yield from [entry.path for entry in entries if entry.is_symlink()]
     except OSError:
-        # Another process changes the path at this moment.
-        return ""
+        return
 
 
-def _names(directory: str) -> list[str]:
-    try:
-        return sorted(os.listdir(directory))
-    except FileNotFoundError:
-        return []
+def _settings(path: str, home: str, depth: int, *, follows: bool = False) -> Iterator[Setting]:
+    """Yield section, key and value of each setting in a file and in those that it includes, and the directory of the file."""
+    section, folder = "", os.path.dirname(path)
+    for line in _read(path, follows=follows).split("\n"):
+        words = line.strip()
+        if words.startswith("["):
+            head, _, words = words[1:].partition("]")
+            section = head.partition(" ")[0].partition(".")[0].lower()
+            words = words.strip()
+        key, _, text = words.partition("=")
+        value = _expanded(text.strip().strip('"'), home)
+        if not value or words.startswith(("#", ";")):
+            continue
+        yield section, key.strip().lower(), value, folder
+        if section in _INCLUDES and key.strip().lower() == "path" and depth < MAX_INCLUDED:
+            yield from _settings(os.path.join(folder, value), home, depth + 1, follows=True)
 
 
-def _is_no_directory(path: str) -> bool:
-    return os.path.lexists(path) and not stat.S_ISDIR(os.lstat(path).st_mode)
+def _expanded(path: str, home: str) -> str:
+    return f"{home}{path[1:]}" if path.startswith("~/") else path
 
 
-def _read(path: str) -> str | None:
-    """Return the text of a regular file that is no link and not too long, or None."""
+def _read(path: str, *, follows: bool) -> str:
+    """Return the text of a regular file that is not too long, or ""."""
     from corral.policy.user_dirs import read_regular_file  # noqa: PLC0415  the keeper imports this module, and reads nothing
 
     try:
-        data, _ = read_regular_file(path, MAX_CONFIG_BYTES)
+        data, _ = read_regular_file(path, MAX_CONFIG_BYTES, follows=follows)
     except OSError:
-        return None
-    return data.decode("utf-8", "surrogateescape") if len(data) <= MAX_CONFIG_BYTES else None
-
-
-class SampleHooks:
-    """The sample hooks that git copies into every new repository and never runs."""
-
-    def __init__(self, programs: Collection[str]) -> None:
-        self._folders = [f"{os.path.dirname(path.rstrip('/'))}/share/git-core/templates/hooks" for path in programs]
-        self._folders.append("/usr/share/git-core/templates/hooks")
-
-    def match(self, directory: str, name: str) -> bool:
-        """Say whether a hook of a repository is an unchanged sample."""
-        if not name.endswith(".sample"):
-            return False
-        text = _read(f"{directory}/hooks/{name}")
-        return text is not None and any(text == _read(f"{folder}/{name}") for folder in self._folders)
+        return ""
+    return data.decode("utf-8", "surrogateescape") if len(data) <= MAX_CONFIG_BYTES else ""

@@ -1,7 +1,7 @@
-"""Finds, locks and cleans scratch directories that outlive a sandbox: one per project, in the user's cache.
+"""Finds, locks and cleans scratch directories that outlive a sandbox, in the user's cache.
 
-Sandboxes of a project share it. It is removed a week after its last use. It never lies where a command can write, and is used
-only if no other user can change it.
+All sandboxes of a project share one for /tmp, and those with the same grants share one for HOME. Each is removed a week after its
+last use. It never lies where a command can write, and is used only if no other user can change it.
 """
 
 from __future__ import annotations
@@ -13,17 +13,40 @@ from time import monotonic, time
 
 from corral._lib.nofollow import DIRECTORY, make_directory
 from corral.containment.filesystem import scratch
+from corral.containment.filesystem.running_sandboxes import MARKER_PREFIX, lies_in, scratch_bases
+from corral.guard.git_signatures import SIGNATURE
+from corral.model.grant import BROKER, TRANSPORT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from corral.containment.plan import Plan
     from corral.policy.config import SandboxConfig
 
 KEPT_SECONDS = 7 * 24 * 3600.0  # since the last use
 CLEANED_SECONDS = 24 * 3600.0  # between two searches for expired directories
 REMOVE_SECONDS = 0.5  # limit of one clean-up; the next one continues
-MARKER_PREFIX = "open-"  # of the files that running sandboxes keep beside /tmp and home
+# The fields of `containment` that open something to a command.
+_GRANTS = (
+    *(
+        "network",
+        "hosts",
+        "inject",
+        "read",
+        "write",
+        "local",
+        "publish",
+        "listings",
+        "credentials",
+        "requests",
+        "settings",
+        "project",
+        "accept_partial",
+        "ptrace",
+    ),
+)
+NETWORKED = "-net"  # ends the name of the directory above the HOME of commands with some network
 _CLEANED = ".cleaned"
 _EXPIRED = ".old-"
 
@@ -42,18 +65,61 @@ def scratch_paths(
     from _blake2 import blake2b  # noqa: PLC0415  only hosts need it, and importing hashlib takes longer than a call
 
     name = blake2b(os.fsencode(project), digest_size=16).hexdigest()
-    cache = environ.get("XDG_CACHE_HOME", "")
-    home = environ.get("HOME", "")
-    bases = [(cache, ("corral", kind)), (home and f"{home}/.cache", ("corral", kind))]
-    bases.append(("/var/tmp", (f"corral-{os.geteuid()}", kind)))  # noqa: S108  the directory must be ours alone
     # Also if this sandbox shows the project read-only: commands of another sandbox may write it.
     roots = [project, *writable]
-    for base, below in bases:
-        real = os.path.realpath(base) if base.startswith("/") else ""
-        if not real or any(_inside(real, root) or _inside(root, f"{real}/{below[0]}") for root in roots):
+    for real, below in scratch_bases(environ, kind):
+        if any(lies_in(real, root) or lies_in(root, f"{real}/{below[0]}") for root in roots):
             continue
         if _is_private(real, below, make=make):
             yield "/".join((real, *below, name))
+
+
+def grants_digest(config: SandboxConfig) -> str:
+    """Return a name for what a sandbox is granted. What commands leave for later ones is kept apart by it."""
+    from _blake2 import blake2b  # noqa: PLC0415  as below
+
+    granted = [(name, getattr(config.containment, name)) for name in _GRANTS]
+    text = repr([(name, value if isinstance(value, (str, bool)) else sorted(value)) for name, value in granted])
+    text += repr(sorted(config.env_allowlist)) + repr(_served(config))
+    return blake2b(os.fsencode(text), digest_size=8).hexdigest()
+
+
+def _served(config: SandboxConfig) -> list[str]:
+    """Return what the broker does for a call. Each call has a broker of its own, so its directory would be another name each time.
+
+    A signature is left out: each call that commits can get one, so there is nothing that an earlier command could gain.
+    """
+    broker = config.containment.broker
+    served = [grant for grant in config.grants if grant.kind in (BROKER, TRANSPORT)] if broker else []
+    if not served:
+        return [broker] if broker else []
+    # Without the hash of a command's words: the broker compares those.
+    names = {grant.target.partition(" ")[0] if grant.kind == BROKER else grant.target for grant in served}
+    return sorted(names - {SIGNATURE.target})
+
+
+def home_path(scratch: str, config: SandboxConfig) -> str:
+    """Return the path beside a project's scratch directory for the HOME of commands with the grants of this config.
+
+    Programs run the start-up files in HOME, which no call names. So a command must not write them for one with other grants.
+    """
+    containment = config.containment
+    is_networked = containment.network == "on" or bool(
+        containment.destinations or containment.requests or containment.local
+    )
+    return f"{scratch}-{grants_digest(config)}{NETWORKED if is_networked else ''}"
+
+
+def readable_homes(plan: Plan) -> list[str]:
+    """Return the homes whose package caches the commands of a plan may read: those of commands with network, for commands without."""
+    above, _, name = plan.scratch.rpartition("/")
+    if plan.network == "on" or not plan.grants_nothing or not plan.scratch_lasts:
+        return []
+    try:
+        found = sorted(os.listdir(above))
+    except OSError:
+        return []
+    return [f"{above}/{one}/home" for one in found if one.startswith(f"{name}-") and one.endswith(NETWORKED)]
 
 
 def project_tmp(config: SandboxConfig, environ: Mapping[str, str]) -> str:
@@ -64,11 +130,6 @@ def project_tmp(config: SandboxConfig, environ: Mapping[str, str]) -> str:
     found = scratch_path(config.project_root, (config.project_root, *containment.write), environ, make=False)
     own = f"{found}/tmp"  # noqa: S108  in the user's cache
     return own if found and os.path.isdir(own) else ""
-
-
-def _inside(path: str, root: str) -> bool:
-    # guard.path_zones has the same, but loads the table of places, which the keeper does not need.
-    return f"{path}/".startswith(f"{root}/")
 
 
 def _is_private(base: str, below: tuple[str, ...], *, make: bool) -> bool:
@@ -122,6 +183,14 @@ def release(path: str, descriptor: int) -> None:
     except OSError:
         # The user has removed the cache, or the disk is full.
         return
+
+
+def give_back(plan: Plan, held: Mapping[str, int]) -> None:
+    """Remove the scratch directory of a keeper that ends, or release it to the next sandbox of the project."""
+    for path, descriptor in held.items():
+        release(path, descriptor)
+    if plan.layers and not plan.scratch_lasts:
+        scratch.remove(plan.scratch)
 
 
 def _clean(above: str) -> None:

@@ -7,14 +7,14 @@ so before each command every protected path is compared with a snapshot from the
 from __future__ import annotations
 
 import os
-from stat import S_ISDIR
+from stat import S_ISDIR, S_ISREG
 
 from corral.containment.filesystem.directory_tracker import NO_CTIME, comparable_ctime, ctime_of
 from corral.containment.kernel.syscalls import handle
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Collection, Iterable
 
 
 def _is_hard_linked(found: os.stat_result) -> bool:
@@ -45,6 +45,39 @@ class MountedPaths:
         # The ctime of each path when it and the paths in it were last compared; and the same once it was comparable.
         self._seen = dict.fromkeys(known, NO_CTIME)
         self._settled = dict.fromkeys(known, NO_CTIME)
+
+    def repair(self, readonly: Collection[str], remount: Callable[[list[str]], bool]) -> bool:
+        """Have all replaced paths mounted again, and compare them with what they are now. Returns false if that is not possible."""
+        before = self._known, self._file_ctimes, self._handles, self._seen, self._settled
+        self._file_ctimes, self._handles = dict(self._file_ctimes), dict(self._handles)
+        self._seen, self._settled = dict(self._seen), dict(self._settled)
+        paths: list[str] = []
+        while path := self.first_replaced():
+            # The snapshot comes before the mount: a path that is replaced between them is found again.
+            if path in paths or path not in readonly or not self._look_again(path):
+                break
+            paths.append(path)
+        if not path and remount(paths):
+            return True
+        self._known, self._file_ctimes, self._handles, self._seen, self._settled = before
+        return False
+
+    def _look_again(self, path: str) -> bool:
+        try:
+            found, its_handle = os.lstat(path), handle(path)
+        except OSError:
+            return False  # it was removed, so there is nothing to mount
+        if not (S_ISREG(found.st_mode) or S_ISDIR(found.st_mode)) or _is_hard_linked(found) or path in self._parents:
+            return False
+        self._known = [
+            (path, above, found.st_dev, found.st_ino) if known == path else (known, above, device, inode)
+            for known, above, device, inode in self._known
+        ]
+        self._handles[path] = its_handle
+        if not S_ISDIR(found.st_mode):
+            self._file_ctimes[path] = found.st_ctime_ns
+        self._seen[path] = self._settled[path] = NO_CTIME
+        return True
 
     def first_replaced(self) -> str:
         """Return the first path that was replaced or removed since the mount, or ""."""

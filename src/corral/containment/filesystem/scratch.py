@@ -1,6 +1,6 @@
-"""Makes and removes the directory that holds a sandbox's /tmp and home.
+"""Makes and removes the directories that hold a sandbox's /tmp and home. They are the same, unless scratch lasts.
 
-Commands see the two directories in it, never the directory itself, so they cannot lead the keeper elsewhere.
+Commands see the directories in them, never the directories themselves, so they cannot lead the keeper elsewhere.
 """
 
 from __future__ import annotations
@@ -16,26 +16,79 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 
-def make(path: str, files: Mapping[str, bytes]) -> dict[str, tuple[int, int]]:
-    """Make the directory, with these files in its home. Keep what exists already, from a keeper that was killed.
+OWN = ".corral-git-"  # files of home that begin so are corral's
+MAX_KNOWN_BYTES = 1 << 20
+
+
+def make(path: str, above_home: str, files: Mapping[str, bytes]) -> dict[str, tuple[int, int]]:
+    """Make the directory and the one above home, with these files in home. Keep what exists already, but for corral's own files.
 
     Return device and inode of each directory by its path. They stay open, so that no other directory gets the same inode.
     """
     opened: dict[str, int] = {}
-    for name, mode in ((path, 0o700), ("tmp", 0o1777), ("home", 0o700)):
-        above = opened.get(path)
-        make_directory(name, above)
-        opened[name if above is None else f"{path}/{name}"] = chmod_directory(name, above, mode)
+    for at, name, mode in (
+        ("", path, 0o700),
+        ("", above_home, 0o700),
+        (path, "tmp", 0o1777),
+        (above_home, "home", 0o700),
+    ):
+        if name not in opened:
+            above = opened.get(at)
+            make_directory(name, above)
+            opened[f"{at}/{name}" if at else name] = chmod_directory(name, above, mode)
     for name, data in files.items():
         try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            descriptor = os.open(name, flags, 0o600, dir_fd=opened[f"{path}/home"])
-        except FileExistsError:
+            _write_home_file(opened[f"{above_home}/home"], name, data)
+        except OSError:
+            # A command can put anything in its place, and harms only commands with the same home.
             continue
-        os.write(descriptor, data)
-        os.close(descriptor)
     found = {path: os.fstat(descriptor) for path, descriptor in opened.items()}
     return {path: (status.st_dev, status.st_ino) for path, status in found.items()}
+
+
+def _write_home_file(home: int, name: str, data: bytes) -> None:
+    try:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with open(os.open(name, flags, dir_fd=home), "rb") as file:
+            known = file.read(MAX_KNOWN_BYTES + 1)
+    except FileNotFoundError:
+        known = b""
+    if known == data:
+        return
+    if not name.startswith(OWN):
+        if OWN.encode() in known or len(known) > MAX_KNOWN_BYTES:
+            return
+        # An earlier version of corral, or a command, wrote it without corral's part.
+        data += known
+    partial = f"{OWN}{os.urandom(8).hex()}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    with open(os.open(partial, flags, 0o700 if data.startswith(b"#!") else 0o600, dir_fd=home), "wb") as file:
+        file.write(data)
+    try:
+        os.rename(partial, name, src_dir_fd=home, dst_dir_fd=home)
+    except OSError:
+        os.unlink(partial, dir_fd=home)
+        raise
+
+
+def show_files(path: str, files: Mapping[str, bytes]) -> None:
+    """Write files to the directory itself, where no command can write. Files of the same name have the same content."""
+    if not files:
+        return
+    above = os.open(path, DIRECTORY)
+    try:
+        for name, data in files.items():
+            if name in os.listdir(above):
+                # Another sandbox of the project has written it.
+                continue
+            partial = f"{OWN}{os.urandom(8).hex()}"
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            with open(os.open(partial, flags, 0o600, dir_fd=above), "wb") as file:
+                file.write(data)
+                os.fchmod(file.fileno(), 0o444)
+            os.rename(partial, name, src_dir_fd=above, dst_dir_fd=above)
+    finally:
+        os.close(above)
 
 
 def new_scratch_path(writable: Iterable[str], environ: Mapping[str, str]) -> str:

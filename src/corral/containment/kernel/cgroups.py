@@ -92,6 +92,18 @@ def _remove_stale(place: str) -> None:
             _remove(f"{place}/{name}")
 
 
+def known_places(controllers: Iterable[str], tried: Mapping[str, Place]) -> dict[str, Place]:
+    """Return the places that were tried before and that this process's own cgroups still allow, by controller."""
+    homes = own_groups()
+    return {name: tried[name] for name in controllers if name in tried and tried[name] in _places(name, homes)}
+
+
+def remove_stale_in(places: Mapping[str, Place]) -> None:
+    """Remove the empty groups that killed keepers left in these places."""
+    for place in {place for _, place in places.values()}:
+        _remove_stale(place)
+
+
 class Trial:
     """Tries in the background whether groups can be made and entered: moving a process can take the kernel milliseconds."""
 
@@ -99,8 +111,7 @@ class Trial:
         self._places = find(controllers)
         if not self._places:
             return
-        for _, place in self._places.values():
-            _remove_stale(place)
+        remove_stale_in(self._places)
         try:
             self._group = make(self._places, 0, {})
         except OSError:

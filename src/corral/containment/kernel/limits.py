@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from corral.policy.config import Limits
 
 # The limits that hold for a command and all its descendants together.
-_COUNTED = ("cpu_seconds", "memory_bytes", "processes", "disk_bytes", "free_disk_bytes")
+_COUNTED = ("cpu_seconds", "memory_bytes", "processes", "disk_bytes", "free_disk_bytes", "free_inodes")
 _RLIMITS = {"open_files": "RLIMIT_NOFILE", "file_size_bytes": "RLIMIT_FSIZE"}
 # A warden with less than this cannot run commands.
 _LEAST_OF_A_WARDEN = {"RLIMIT_NOFILE": 256, "RLIMIT_DATA": 256 * 1024 * 1024}

@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import stat
 from _struct import pack
-from errno import EEXIST, ESTALE
+from errno import EEXIST, EINVAL, ESTALE
 
 from corral.containment.kernel.layer import TREE, Attack, Layer, Remedy
-from corral.containment.kernel.namespaces import CAUSES, unshare
+from corral.containment.kernel.namespaces import CAUSES, FLAGS, unshare
 from corral.containment.kernel.syscalls import call, open_verified, syscall
 from corral.containment.plan import Step
 
@@ -31,7 +31,7 @@ _RESOLVE_NO_SYMLINKS, _RESOLVE_BENEATH = 4, 8
 _FSOPEN_CLOEXEC, _FSMOUNT_CLOEXEC, _FSCONFIG_SET_STRING, _FSCONFIG_CMD_CREATE = 1, 1, 1, 6
 _RDONLY, _NOSUID, _NODEV, _NOEXEC = 1, 2, 4, 8
 _CLEAN = _NOSUID | _NODEV
-_FILTERS = {"ro": _CLEAN | _RDONLY, "rw": _CLEAN, "node": _NOSUID | _NOEXEC}
+_FILTERS = {"ro": _CLEAN | _RDONLY, "cache": _CLEAN | _RDONLY, "rw": _CLEAN, "node": _NOSUID | _NOEXEC}
 _PROBED = (Step("bind", "/usr", "/usr", "ro"), Step("pin", "/usr"))
 _EMPTY = "/.empty"  # mounted over masked files; removed when the tree is complete
 
@@ -95,7 +95,7 @@ def _clones(steps: Sequence[Step], known: Mapping[str, Sequence[int]]) -> dict[s
             clones[bind.target] = _clone_outside(bind.source, bind.access, known)
         except FileNotFoundError:
             # Below a writable directory the bind is required, because it protects the path.
-            if bind.access != "ro" or f"{bind.target}/".startswith(writable):
+            if bind.access not in ("ro", "cache") or f"{bind.target}/".startswith(writable):
                 raise
     return clones
 
@@ -122,8 +122,10 @@ def _move(mount: int, target: int) -> None:
 class _Tree:
     """Makes the steps in the new root. It walks every path by descriptor."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, makes: bool = True) -> None:
         self.root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        if not makes:
+            return
         os.close(os.open(_EMPTY, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444))
         os.mkdir(f"{_EMPTY}.d", 0o555)
         self.hidden: set[str] = set()
@@ -268,6 +270,30 @@ class _Tree:
         os.rmdir(f"{_EMPTY}.d")
         _set(self.root, _CLEAN | _RDONLY)
         os.close(self.root)
+
+
+def cover_again(namespaces: Sequence[int], paths: Sequence[str]) -> int:
+    """Make paths read-only again in the mount namespace of a running warden. Closes its descriptor.
+
+    Returns 0, or the errno of a failure. A path was replaced outside, so the namespace has lost its mount.
+    """
+    child = os.fork()
+    if child == 0:
+        status = EINVAL
+        try:
+            (namespace,) = namespaces
+            call("setns", namespace, FLAGS["mount"])
+            tree = _Tree(makes=False)
+            for path in paths:
+                tree.over_itself(path, _CLEAN | _RDONLY)
+            status = 0
+        except OSError as error:
+            status = error.errno or EINVAL
+        finally:
+            os._exit(status)
+    for namespace in namespaces:
+        os.close(namespace)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def verify_path(path: str, device: int, inode: int) -> None:

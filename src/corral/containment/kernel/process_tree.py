@@ -121,6 +121,11 @@ def kill_descendants(spared: Collection[int] = ()) -> set[int]:
     return killed
 
 
+def is_dead(pid: int) -> bool:
+    """Return whether a process has ended, also if nobody has waited for it."""
+    return _state_and_parent(pid)[0] in b"ZX"
+
+
 def is_stopped(pid: int) -> bool:
     """Return whether a process is stopped by a signal."""
     return _state_and_parent(pid)[0] == b"T"

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from corral.containment.kernel.cgroups import Group
     from corral.containment.plan import LimitPlan
 
+_DISK_LIMITS = (
+    ("free_disk_bytes", protocol.DISK_NEARLY_FULL),
+    ("free_inodes", protocol.INODES_NEARLY_USED_UP),
+)
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 # Fields of /proc/PID/stat after the name: own times, times of reaped children, threads, start time.
@@ -36,7 +40,7 @@ class Meter:
         self.places = places  # the directories that commands write to
         self.nonce = b""
         self.cpu_at_start = 0.0
-        self.free_at_start: dict[str, int] = {}
+        self.free_at_start: dict[str, tuple[int, int]] = {}  # bytes and inodes
         # Writes to a tmpfs are not in /proc/PID/io, so the size of its files is counted.
         self.in_memory = [place for place in self.places if _device(place) in _devices_in_memory()]
         self.held_at_start = 0
@@ -60,8 +64,8 @@ class Meter:
         if "disk_bytes" in self.limits:
             written_bytes += shared_bytes + sum(_written(pid) for pid in pids) + self._held(is_first=is_first)
             exceeded |= protocol.TOO_MUCH_WRITTEN if self._exceeds("disk_bytes", written_bytes) else 0
-        if "free_disk_bytes" in self.limits and self._is_disk_nearly_full(is_first=is_first):
-            exceeded |= protocol.DISK_NEARLY_FULL
+        if "free_disk_bytes" in self.limits or "free_inodes" in self.limits:
+            exceeded |= self._disk_flags(is_first=is_first)
         return protocol.ANSWER.pack(nonce, memory_bytes, exceeded)
 
     def _exceeds(self, name: str, used: float) -> bool:
@@ -121,22 +125,28 @@ class Meter:
             self.held_at_start = held
         return max(held - self.held_at_start, 0)
 
-    def _is_disk_nearly_full(self, *, is_first: bool) -> bool:
+    def _disk_flags(self, *, is_first: bool) -> int:
         free = {place: _free(place) for place in self.places}
         if is_first:
             self.free_at_start = free
-        wanted = self.limits["free_disk_bytes"]
-        # On a disk that was almost full before, the limit is half of the free space.
-        return any(free[place] < min(wanted, before // 2) for place, before in self.free_at_start.items())
+        flags = 0
+        for place, before in self.free_at_start.items():
+            for number, (limit, flag) in enumerate(_DISK_LIMITS):
+                # On a disk that was almost full before, the limit is half of what was free. File systems that count no inodes
+                # report none as free.
+                if free[place][number] < min(self.limits.get(limit, 0), before[number] // 2):
+                    flags |= flag
+        return flags
 
 
-def _free(place: str) -> int:
+def _free(place: str) -> tuple[int, int]:
+    """Return the bytes and inodes that the user can still use on a directory's file system."""
     try:
         found = os.statvfs(place)
     except OSError:
         # A directory that was removed fills no disk.
-        return 1 << 62
-    return found.f_bavail * found.f_frsize
+        return 1 << 62, 1 << 62
+    return found.f_bavail * found.f_frsize, found.f_favail
 
 
 def _device(place: str) -> int:

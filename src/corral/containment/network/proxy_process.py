@@ -1,63 +1,239 @@
 """Starts the proxy process for the keeper, and sends it listening sockets.
 
-The keeper starts it before leaving the host's network namespace. A socket stays in the namespace that it was made in, whichever
-process holds it: so the proxy accepts on the sandbox's loopback, and connects from the host's network.
+A socket stays in the namespace that it was made in, whichever process holds it. So a proxy that the keeper starts before it leaves
+the host's network accepts on the sandbox's loopback, and connects from the host's network.
 """
 
 from __future__ import annotations
 
 import os
-from _socket import AF_INET, AF_UNIX, SO_REUSEADDR, SOCK_SEQPACKET, SOCK_STREAM, SOL_SOCKET, socket, socketpair
+from _socket import (
+    AF_INET,
+    AF_UNIX,
+    MSG_DONTWAIT,
+    MSG_NOSIGNAL,
+    SCM_RIGHTS,
+    SO_REUSEADDR,
+    SOCK_DGRAM,
+    SOCK_SEQPACKET,
+    SOCK_STREAM,
+    SOL_SOCKET,
+    socket,
+    socketpair,
+)
+from select import POLLIN, poll
+from sys import byteorder
 
 from corral.containment import protocol
 from corral.containment.kernel import process_tree
-from corral.containment.network.proxy import HOST, PORT
+from corral.containment.kernel.limit_monitor import close_all_but
+from corral.containment.network.proxy import HOST, OPEN, PORT, RESOLVER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import NoReturn
 
+    from corral.containment.plan import Plan
+
+    Place = tuple[str, int]
+
+MAX_OPENED = 4096  # sockets in the life of a proxy
+LENT = 2  # descriptors that every proxy gets: its settings and its log
 BACKLOG = 1024  # clients that connect at once, or while the proxy starts
 
 
 class ProxyProcess:
-    """The proxy as a child process of the keeper."""
+    """The proxy as a child process of the keeper, in the host's network.
 
-    def __init__(self, descriptors: Sequence[int]) -> None:
+    `lent` are the descriptors of its settings, its log, and its way to ask the user. A proxy that waits loads its modules when the
+    first client connects.
+    """
+
+    def __init__(self, lent: Sequence[int], *, waits: bool = False) -> None:
         self.way, theirs = socketpair(AF_UNIX, SOCK_SEQPACKET)
-        settings, log = descriptors
-        keeper = os.getpid()
-        self.pid = os.fork()
-        if self.pid == 0:
-            self.way.close()
-            _run_proxy(theirs.fileno(), settings, log, keeper)
+        self.pid = _fork_proxy(theirs, lent, (), waits=waits)
         theirs.close()
         # Wardens are forks of this process and must not inherit the settings, which may hold credentials.
-        protocol.close_all((settings, log))
+        protocol.close_all(lent)
+        self._poller: poll | None = None
+        self._is_inside = False  # whether this process is in the sandbox's network namespace
+        self._opened = 0
 
-    def listen(self) -> None:
-        """Give the proxy a listening socket of the network namespace that this process is in now."""
-        send_listener(self.way)
+    def listen(self, places: Sequence[Place]) -> None:
+        """Give the proxy listening sockets of the network namespace that this process is in now."""
+        send_listeners(self.way, places)
+        self._is_inside = True
+
+    def watch(self, poller: poll) -> None:
+        """Have the keeper's loop call `answer` when the proxy asks for another socket."""
+        self._poller = poller
+        poller.register(self.way.fileno(), POLLIN)
+
+    def answer(self, descriptor: int) -> None:
+        """Open the socket that the proxy asks for, and send it. The proxy reads what commands send, so its request is checked."""
+        if descriptor != self.way.fileno():
+            return
+        try:
+            request = self.way.recv(OPEN.size + 1, MSG_DONTWAIT)
+            if len(request) == OPEN.size and self._opened < MAX_OPENED and self._is_inside:
+                self._opened += 1
+                self._open(request)
+                return
+        except OSError:
+            # The proxy has gone, or does not read what it asked for.
+            pass
+        if self._poller is not None:
+            self._poller.unregister(descriptor)
+
+    def _open(self, request: bytes) -> None:
+        from corral.containment.network.name_addresses import address_of_number  # noqa: PLC0415  few sandboxes need it
+
+        ancillary: list[tuple[int, int, bytes]] = []
+        listener = socket(AF_INET, SOCK_STREAM)
+        try:
+            number, port = OPEN.unpack(request)
+            listener.bind((address_of_number(number), port))
+            listener.listen(BACKLOG)
+            ancillary.append((SOL_SOCKET, SCM_RIGHTS, listener.fileno().to_bytes(4, byteorder)))
+        except (OSError, ValueError):
+            # A command listens there already. The proxy gets its answer without a socket, and uses another address.
+            ancillary.clear()
+        try:
+            self.way.sendmsg((request,), ancillary, MSG_NOSIGNAL | MSG_DONTWAIT)
+        finally:
+            listener.close()
 
 
-def send_listener(way: socket) -> None:
-    """Listen on this network namespace's loopback, and send the socket to the proxy at the other end of `way`."""
-    listener = socket(AF_INET, SOCK_STREAM)
-    try:
-        listener.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
-        listener.bind((HOST, PORT))
-        listener.listen(BACKLOG)
-        protocol.send(way, b"listen", (listener.fileno(),))
-    finally:
-        listener.close()
+class OnDemandProxy:
+    """A proxy that refuses everything, and that the keeper starts for the first client: most commands use no network.
+
+    It runs in the sandbox's network namespace, which has no way out.
+    """
+
+    def __init__(self, lent: Sequence[int]) -> None:
+        self.pid = 0
+        self.way, theirs = socketpair(AF_UNIX, SOCK_SEQPACKET)
+        self._lent = tuple(lent)
+        self._standby = _Standby(theirs)
+
+    def listen(self, places: Sequence[Place]) -> None:
+        """Listen in the network namespace that this process is in now."""
+        send_listeners(self.way, places)
+
+    def watch(self, poller: poll) -> None:
+        """Have the keeper's loop call `answer` for the descriptors of this proxy."""
+        self._standby.watch(poller)
+
+    def answer(self, descriptor: int) -> None:
+        """Start the proxy if a client waits. It accepts on all listening sockets, and on later ones."""
+        if self.pid or not self._standby.has_client(descriptor):
+            return
+        try:
+            self.pid = _fork_proxy(self._standby.source, self._lent, self._standby.listeners)
+        except OSError:
+            # No process can be started. Without a listening socket, clients are refused.
+            self.pid = -1
+        self._standby.close()
+        protocol.close_all(self._lent)
 
 
-def _run_proxy(way: int, settings: int, log: int, keeper: int) -> None:
+class _Standby:
+    """Listening sockets on which no process accepts yet. Clients wait in their queues."""
+
+    def __init__(self, source: socket) -> None:
+        self.source = source
+        self.listeners: list[int] = []
+        self._poller: poll | None = None
+
+    def watch(self, poller: poll) -> None:
+        """Register the descriptors that `has_client` handles, also the later ones."""
+        self._poller = poller
+        poller.register(self.source.fileno(), POLLIN)
+
+    def has_client(self, descriptor: int) -> bool:
+        """Return whether a client waits at a readable descriptor. Raise EOFError if the source of sockets is gone."""
+        if descriptor != self.source.fileno():
+            return descriptor in self.listeners
+        message, received = protocol.receive(self.source)
+        if not message:
+            raise EOFError
+        for listener in received:
+            self.listeners.append(listener)
+            if self._poller is not None:
+                self._poller.register(listener, POLLIN)
+        return False
+
+    def close(self) -> None:
+        """Leave the sockets to the proxy that has copies of them."""
+        for descriptor in (self.source.fileno(), *self.listeners):
+            if self._poller is not None:
+                self._poller.unregister(descriptor)
+        self.source.close()
+        protocol.close_all(self.listeners)
+        self.listeners = []
+
+
+def start_proxy(plan: Plan, lent: Sequence[int]) -> ProxyProcess | OnDemandProxy:
+    """Make the proxy: a process in the host's network if a destination is granted, or can be while a connection waits."""
+    can_ask = len(lent) > LENT
+    if plan.grants_nothing and not can_ask:
+        return OnDemandProxy(lent)
+    return ProxyProcess(lent, waits=plan.grants_nothing)
+
+
+def send_listeners(way: socket, places: Sequence[Place]) -> None:
+    """Listen on this network namespace's loopback, and send the sockets to the proxy at the other end of `way`.
+
+    They are the proxy's own, the responder's for DNS, and those of granted names and local ports.
+    """
+    for kind, place in ((SOCK_STREAM, (HOST, PORT)), (SOCK_DGRAM, RESOLVER), *((SOCK_STREAM, each) for each in places)):
+        listener = socket(AF_INET, kind)
+        try:
+            if kind == SOCK_STREAM:
+                listener.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
+            listener.bind(place)
+            if kind == SOCK_STREAM:
+                listener.listen(BACKLOG)
+            protocol.send(way, b"listen", (listener.fileno(),))
+        except PermissionError:
+            # In a namespace of bubblewrap's own, an ordinary user may not bind ports below 1024. The kernel refuses clients there.
+            continue
+        finally:
+            listener.close()
+
+
+def _fork_proxy(way: socket, lent: Sequence[int], listeners: Sequence[int], *, waits: bool = False) -> int:
+    keeper = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        _run_proxy(way, lent, list(listeners), keeper, waits=waits)
+    return pid
+
+
+def _run_proxy(way: socket, lent: Sequence[int], listeners: list[int], keeper: int, *, waits: bool) -> NoReturn:
     try:
         process_tree.set_parent_death_signal(9)
+        close_all_but(way.fileno(), *lent, *listeners)
         if os.getppid() == keeper:
+            if waits:
+                process_tree.hide()
+                listeners = _await_client(way)
             from corral.containment.network.proxy.listener import run  # noqa: PLC0415  only this process needs it
 
-            run(way, settings, log)
+            run(way.fileno(), lent, listeners)
+    except EOFError:
+        # The keeper ended before a client came.
+        os._exit(0)
     finally:
         os._exit(1)
+
+
+def _await_client(way: socket) -> list[int]:
+    """Collect listening sockets until a client connects to one of them. Return the sockets."""
+    standby, poller = _Standby(way), poll()
+    standby.watch(poller)
+    while True:
+        for descriptor, _ in poller.poll():
+            if standby.has_client(descriptor):
+                return standby.listeners

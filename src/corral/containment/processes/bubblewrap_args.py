@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import stat
 
+from corral._lib.symlink_chain import matching_paths
 from corral.containment.backend import UnusableError
-from corral.containment.filesystem.credential_masks import matching_paths
 from corral.containment.kernel.syscalls import open_verified
 
 TYPE_CHECKING = False
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from corral.containment.plan import KnownPath, Step
 
-_BIND = {"ro": "--ro-bind", "rw": "--bind", "pin": "--bind", "readonly": "--ro-bind"}
+_BIND = {"ro": "--ro-bind", "cache": "--ro-bind", "rw": "--bind", "pin": "--bind", "readonly": "--ro-bind"}
 # `--dev` makes the nodes, the links and the pseudo-terminals. Bubblewrap has no other way to make the last.
 _DEVICES = "/dev"
 _REFERENCE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -134,6 +134,7 @@ class _Tree:
 
     def __init__(self, steps: Sequence[Step], scratch: str) -> None:
         self.scratch = scratch
+        self.hidden: set[str] = set()
         self.binds = {step.target: (step.source, step.access) for step in steps if step.action == "bind"}
 
     def above(self, target: str) -> str | None:
@@ -166,13 +167,12 @@ class _Tree:
                 self.refuse_links(place, target)
             # A read-only source may have been removed since. Below a writable bind it is required, because it protects the path.
             kept = [at for at, (real, way) in self.binds.items() if way == "rw" and not _inside(real, self.scratch)]
-            may_lack = how == "ro" and not any(_inside(target, at) for at in kept)
+            may_lack = how in ("ro", "cache") and not any(_inside(target, at) for at in kept)
             return [f"{_BIND[how]}-try" if may_lack else _BIND[how], source, target]
         if what == "mask":
             return self.mask(target, place)
         if what == "hide":
-            found = matching_paths(target)
-            return [word for path in found for word in self.mask(path, self.outside(path))]
+            return [word for path in matching_paths(target) for word in self.hide(path)]
         if what in ("pin", "readonly"):
             place = self.source(target)
             if os.path.islink(place) and os.path.realpath(os.path.dirname(place)) == os.path.dirname(place):
@@ -187,6 +187,13 @@ class _Tree:
         if target in self.binds:
             return self.binds[target][0]
         return self.outside(target) or target
+
+    def hide(self, path: str) -> list[str]:
+        """Mask a path that commands cannot change, unless it is in a directory that is masked already."""
+        if any(_inside(path, masked) for masked in self.hidden):
+            return []
+        self.hidden.add(path)
+        return self.mask(path, self.outside(path))
 
     def mask(self, target: str, place: str | None) -> list[str]:
         """Cover a file or directory with an empty one. A link in a read-only directory is followed first."""

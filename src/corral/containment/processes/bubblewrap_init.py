@@ -12,7 +12,7 @@ from corral.containment import protocol
 from corral.containment.kernel.cgroups import Counter
 from corral.containment.kernel.limit_monitor import LimitMonitor, close_all_but
 from corral.containment.layers import LAYERS
-from corral.containment.network.proxy_process import send_listener
+from corral.containment.network.proxy_process import send_listeners
 from corral.containment.plan import BubblewrapStart
 from corral.containment.processes import warden
 
@@ -42,7 +42,7 @@ def _serve() -> None:
     kept = (SOCK, LIVES, *monitor.descriptors())
     if start.has_outlet:
         # First, so that no command can listen on the proxy's port before the proxy.
-        send_listener(socket(fileno=OUTLET))
+        send_listeners(socket(fileno=OUTLET), plan.host.listeners)
     close_all_but(*kept)
     for descriptor in kept:
         os.set_inheritable(descriptor, False)

@@ -15,22 +15,24 @@ from time import monotonic, sleep
 
 from corral.containment import backend, layers, protocol
 from corral.containment.filesystem import persistent_scratch, scratch
-from corral.containment.kernel import cgroups, limits, namespaces, overlay, process_tree
+from corral.containment.kernel import cgroups, limits, mounts, namespaces, overlay, process_tree
 from corral.containment.kernel.layer import FORK, KEEPER
 from corral.containment.kernel.limit_monitor import LimitMonitor, close_all_but
 from corral.containment.kernel.usage import Meter
-from corral.containment.plan import Plan, WardenPlan
+from corral.containment.plan import Plan, Step, WardenPlan
 from corral.containment.processes import warden
 from corral.containment.processes.bubblewrap_init import namespace_ids
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from typing import NoReturn
 
-    from corral.containment.network.proxy_process import ProxyProcess
+    from corral.containment.network.proxy_process import OnDemandProxy, ProxyProcess
     from corral.containment.network.publish_port import PortPublisher
     from corral.containment.processes.bubblewrap import Bubblewrap
+
+    Proxy = ProxyProcess | OnDemandProxy
 
 CTL, HOST = 3, 4  # the descriptors that the host leaves to this program
 SWEEP_SECONDS = 2.0  # against processes that no signal ends
@@ -52,23 +54,30 @@ def main() -> None:
     _, (descriptor, *lent) = protocol.receive(ctl)
     plan = Plan.unpack(protocol.read_body(descriptor))
     os.close(descriptor)
-    held_scratch = -1
+    held_scratch: dict[str, int] = {}
     try:
         # Before any namespace is entered: the proxy stays in the host's network.
-        outlet = _proxy(lent) if lent else None
+        outlet = _proxy(plan, lent) if lent else None
         inlet = _publisher(plan.publish) if plan.publish else None
-        held_scratch = persistent_scratch.acquire(plan.scratch) if plan.scratch_lasts else -1
+        if plan.scratch_lasts:
+            held_scratch = {path: persistent_scratch.acquire(path) for path in (plan.scratch, plan.above_home)}
         warden_plan, tool = _enter(ctl, plan, outlet, inlet)
         # After the ids are mapped: an undumpable process cannot open its own uid_map.
         process_tree.hide()
-        keeper = _Keeper(ctl, warden_plan, tool, outlet, [one.pid for one in (outlet, inlet) if one])
+        keeper = _Keeper(ctl, warden_plan, tool, outlet, [one for one in (outlet, inlet) if one])
         # Wardens are forks. The collector does not touch frozen objects, so their pages stay shared.
         gc.collect()
         gc.freeze()
+        gc.enable()  # it is off while the modules load
         protocol.send(ctl, protocol.pack_ready(*warden_plan.status()))
+        # What was not tried is no news, and what bubblewrap holds is not what a warden would hold.
+        tried = ((), {}) if plan.held or tool else (tuple(warden_plan.layers), warden_plan.limits.cgroups)
+        protocol.send(ctl, bytes((protocol.FACTS,)) + protocol.pack(tried))
+        if plan.held:
+            cgroups.remove_stale_in(warden_plan.limits.cgroups)
     except BaseException as error:
         # The host may be gone by now.
-        _give_back_scratch(plan, held_scratch)
+        persistent_scratch.give_back(plan, held_scratch)
         if isinstance(error, backend.UnusableError):
             # The host shows the last line of stderr to the user.
             print(error, file=sys.stderr, flush=True)
@@ -80,23 +89,15 @@ def main() -> None:
     finally:
         try:
             keeper.end()
-            _give_back_scratch(plan, held_scratch)
+            persistent_scratch.give_back(plan, held_scratch)
         finally:
             os._exit(0)
 
 
-def _give_back_scratch(plan: Plan, held: int) -> None:
-    """Remove the scratch directory, or release it to the next sandbox of the project."""
-    if held >= 0:
-        persistent_scratch.release(plan.scratch, held)
-    elif plan.layers and not plan.scratch_lasts:
-        scratch.remove(plan.scratch)
+def _proxy(plan: Plan, lent: list[int]) -> Proxy:
+    from corral.containment.network import proxy_process  # noqa: PLC0415  not needed where the network is on
 
-
-def _proxy(lent: list[int]) -> ProxyProcess:
-    from corral.containment.network.proxy_process import ProxyProcess  # noqa: PLC0415  few sandboxes need it
-
-    return ProxyProcess(lent)
+    return proxy_process.start_proxy(plan, lent)
 
 
 def _publisher(ports: tuple[int, ...]) -> PortPublisher:
@@ -106,19 +107,25 @@ def _publisher(ports: tuple[int, ...]) -> PortPublisher:
 
 
 def _enter(
-    ctl: socket, plan: Plan, outlet: ProxyProcess | None, inlet: PortPublisher | None
+    ctl: socket, plan: Plan, outlet: Proxy | None, inlet: PortPublisher | None
 ) -> tuple[WardenPlan, Bubblewrap | None]:
     """Choose the backend, and enter the namespaces that all wardens share."""
-    trial = cgroups.Trial(controller for controller, name in limits.CONTROLLED.items() if name in plan.limits)
+    controllers = [controller for controller, name in limits.CONTROLLED.items() if name in plan.limits]
+    places = cgroups.known_places(controllers, plan.group_places)
+    # Where this process may no longer make the groups that an earlier keeper could make, it looks for other places.
+    trial = None if plan.held and places == plan.group_places else cgroups.Trial(controllers)
     if not plan.layers:
-        limit_plan = limits.decide(plan, trial.places(), own_pids=False, uncounted=1)
+        places = trial.places() if trial is not None else places
+        limit_plan = limits.decide(plan, places, own_pids=False, uncounted=1)
         return WardenPlan(plan, limit_plan, "none", "none", (), frozenset(), os.getpid()), None
-    known = scratch.make(plan.scratch, plan.home_files)
+    known = scratch.make(plan.scratch, plan.above_home, plan.home_files)
+    scratch.show_files(plan.scratch, plan.shown_files)
     outside = namespace_ids()
-    tool, available = _choose_backend(plan, known, layers.probe(plan.scratch))
+    tool, available = _choose_backend(plan, known, set(plan.held) or layers.probe(plan.scratch))
+    places = trial.places() if trial is not None else places
     # A warden's cgroup holds the warden itself, and bwrap, which started it.
     uncounted = 2 if tool else 1
-    limit_plan = limits.decide(plan, trial.places(), own_pids="pid" in available, uncounted=uncounted)
+    limit_plan = limits.decide(plan, places, own_pids="pid" in available, uncounted=uncounted)
     enforcement, missing = layers.downgrade(plan.layers, available)
     warden_plan = WardenPlan(
         plan,
@@ -139,12 +146,12 @@ def _enter(
     for layer in layers.of_stage(KEEPER, warden_plan):
         layer.enter(warden_plan)
         if layer.name == "user":
-            warden_plan = warden_plan.replace(all_ids_mapped=plan.maps_all_ids and _ask_for_all_ids(ctl))
+            warden_plan = warden_plan.replace(all_ids_mapped=plan.maps_all_ids and protocol.ask_for_all_ids(ctl))
             if not warden_plan.all_ids_mapped:
                 namespaces.map_own_id(uid, gid)
     if "net" in warden_plan.layers:
         if outlet is not None:
-            outlet.listen()
+            outlet.listen(plan.listeners)
         if inlet is not None:
             inlet.start()
     elif inlet is not None:
@@ -173,29 +180,25 @@ def _choose_backend(
     return tool, tool.layers
 
 
-def _ask_for_all_ids(ctl: socket) -> bool:
-    # The kernel accepts a map of more than one id only from a process outside the user namespace.
-    protocol.send(ctl, protocol.COUNT.pack(protocol.MAP, os.getpid()))
-    answer, _ = protocol.receive(ctl)
-    return protocol.unpack_count(answer, protocol.MAP) == 0
-
-
 class _Keeper:
     def __init__(
         self,
         ctl: socket,
         warden_plan: WardenPlan,
         tool: Bubblewrap | None,
-        outlet: ProxyProcess | None,
-        helpers: list[int],
+        outlet: Proxy | None,
+        helpers: list[Proxy | PortPublisher],
     ) -> None:
         self.ctl = ctl
         self.warden_plan = warden_plan
         self.tool = tool
         self.outlet = outlet
-        self.helpers = helpers  # pids of children that belong to no command
+        self.helpers = helpers  # children that belong to no command
         self.ours_lives, self.lives = os.pipe()  # end of file tells a warden that the keeper is gone
         self.overlays = overlay.Overlays(warden_plan.host.project)
+        if tool is None and "mount" in warden_plan.layers:
+            homes = persistent_scratch.readable_homes(warden_plan.host)
+            self.warden_plan = warden_plan.replace(host=self.overlays.mount_caches(warden_plan.host, homes))
         self.wardens: dict[int, int] = {}  # pidfd to pid
         self.above: dict[int, int] = {}  # the pid of bwrap to that of the warden it started
         self.groups: dict[int, cgroups.Group] = {}  # pid of a child of this process to its control group
@@ -205,6 +208,8 @@ class _Keeper:
         self.poller = select.poll()
         self.poller.register(CTL, select.POLLIN)
         self.poller.register(HOST, select.POLLIN)
+        if outlet is not None:
+            outlet.watch(self.poller)
 
     def answer(self) -> bool:
         """Wait for events and handle them; return false when the host is gone."""
@@ -215,17 +220,23 @@ class _Keeper:
                 self.measure(descriptor)
             elif descriptor in self.wardens:
                 self.sweep()
+            elif self.outlet is not None:
+                self.outlet.answer(descriptor)
         return True
 
     def answer_host(self) -> bool:
         """Answer one message of the host; return false at end of file."""
         message, descriptors = protocol.receive(self.ctl)
+        if message[:1] == bytes((protocol.REMOUNT,)):
+            number = mounts.cover_again(descriptors, os.fsdecode(message[1:]).split("\0"))
+            protocol.send(self.ctl, protocol.COUNT.pack(protocol.REMOUNT, number))
+            return True
         protocol.close_all(descriptors)
         if not message:
             return False
         kind = message[0]
         if kind == protocol.NEW:
-            self.make_warden(os.fsdecode(message[1:]))
+            self.make_warden(*os.fsdecode(message[1:]).split("\0"))
             return True
         if kind in (protocol.MOUNT_OVERLAY, protocol.UNMOUNT_OVERLAY):
             number = self.change_overlay(kind, os.fsdecode(message[1:]))
@@ -263,28 +274,32 @@ class _Keeper:
             return error.errno or EIO
         return 0
 
-    def plan_in(self, place: str) -> WardenPlan:
-        """Return the plan of a warden in the directory of a transaction, or the common plan for an empty path."""
+    def plan_in(self, place: str, masks: Sequence[str]) -> WardenPlan:
+        """Return the plan of a warden in the directory of a transaction, or in the project for an empty path. It hides `masks` too."""
+        warden_plan = self.warden_plan
+        if masks:
+            steps = (*warden_plan.host.steps, *(Step("hide", path) for path in masks))
+            warden_plan = warden_plan.replace(host=warden_plan.host.replace(steps=steps))
         if not place:
-            return self.warden_plan
-        if "mount" not in self.warden_plan.layers:
+            return warden_plan
+        if "mount" not in warden_plan.layers:
             raise OSError(EOPNOTSUPP, "a transaction needs mounts")
-        plan = self.warden_plan.host
+        plan = warden_plan.host
         source, *identity = self.overlays.root_of(place)
-        return self.warden_plan.replace(
+        return warden_plan.replace(
             host=plan.replace(
-                steps=overlay.replace_project_source(plan.steps, plan.project[0], source),
+                steps=overlay.replace_project_source(plan, source, place),
                 project=(plan.project[0], *identity),
                 places=(*plan.places, place),
                 idle_seconds=0.0,
             )
         )
 
-    def make_warden(self, place: str) -> None:
-        """Start a warden, and send the host its socket and pidfd, or the errno of a failure."""
+    def make_warden(self, place: str, *masks: str) -> None:
+        """Start a warden that also hides `masks`, and send the host its socket and pidfd, or the errno of a failure."""
         group: cgroups.Group | None = None
         try:
-            warden_plan = self.plan_in(place)
+            warden_plan = self.plan_in(place, masks)
             theirs, ours = socketpair(AF_UNIX, SOCK_SEQPACKET)
             group = self.make_group()
             pid, pidfd, child = self.start_warden(ours, group, warden_plan)
@@ -416,7 +431,8 @@ class _Keeper:
         # may lack another, so stop only after two empty lists.
         while quiet_passes < 2 and monotonic() < give_up_at:
             self.reap()
-            found = process_tree.kill_descendants(spared=[*self.wardens.values(), *self.above, *self.helpers])
+            spared = [*self.wardens.values(), *self.above, *(helper.pid for helper in self.helpers)]
+            found = process_tree.kill_descendants(spared=spared)
             killed |= found
             quiet_passes = 0 if found or lost in self.wardens.values() else quiet_passes + 1
             sleep(process_tree.PASS_SECONDS)

@@ -19,7 +19,7 @@ from _signal import (  # type: ignore[import-not-found]  # as in the warden
 )
 from _struct import pack
 from errno import EIO
-from fcntl import ioctl
+from fcntl import F_DUPFD_CLOEXEC, fcntl, ioctl
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class CommandStarter:
     def start(self, wanted: Wanted, stdin: int, stdout: int, stderr: int) -> int:
         """Start a command with these streams, and return its pid. If it cannot be executed, `failure` returns why."""
         if self.rlimits:
-            return self._start_limited(wanted, (stdin, stdout, stderr))
+            return self.start_with(wanted, (stdin, stdout, stderr))
         # A command inherits the signal mask.
         pthread_sigmask(SIG_SETMASK, ())
         try:
@@ -96,7 +96,7 @@ class CommandStarter:
             )
         except TypeError:
             # A Python version with another signature.
-            return self._start_limited(wanted, (stdin, stdout, stderr))
+            return self.start_with(wanted, (stdin, stdout, stderr))
         finally:
             pthread_sigmask(SIG_BLOCK, AWAITED)
 
@@ -110,10 +110,14 @@ class CommandStarter:
             return 0
         return int(text.split(b":")[1], 16) or EIO if status == _FAILED else 0
 
-    def _start_limited(self, wanted: Wanted, streams: tuple[int, ...]) -> int:
+    def start_with(self, wanted: Wanted, streams: tuple[int, ...]) -> int:
+        """Start a command whose descriptors from 0 on are these, and return its pid."""
+
         def enter_session() -> None:
             os.setsid()
-            for number, descriptor in enumerate(streams):
+            # Copies above them all: a descriptor may have the number that another one gets.
+            copies = [fcntl(descriptor, F_DUPFD_CLOEXEC, len(streams)) for descriptor in streams]
+            for number, descriptor in enumerate(copies):
                 os.dup2(descriptor, number)
 
         return self.start_forked(wanted, enter_session)

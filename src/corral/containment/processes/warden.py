@@ -108,7 +108,10 @@ def serve(
             # As late as possible, since moving a process takes the kernel long. No command may start outside the group.
             await_byte(in_group)
             os.close(in_group)
-        protocol.send(sock, protocol.pack_ready(*plan.status()))
+        # For `mounts.cover_again`, before any command runs.
+        own_mounts = [os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)] if plan.remounts else []
+        protocol.send(sock, protocol.pack_ready(*plan.status()), own_mounts)
+        protocol.close_all(own_mounts)
         while warden.answer():
             pass
     except _HungUpError:
@@ -298,7 +301,11 @@ class _Run:
                 pipes.make()
                 descriptors = (*pipes.theirs, *descriptors)
             stdin = descriptors[2] if self.request_flags & protocol.HAS_STDIN else self.warden.null
-            self.pid = self.warden.starter.start(self, stdin, descriptors[0], descriptors[1])
+            if self.request_flags & protocol.HAS_CONTROL:
+                streams = (stdin, descriptors[0], descriptors[1], descriptors[3])
+                self.pid = self.warden.starter.start_with(self, streams)
+            else:
+                self.pid = self.warden.starter.start(self, stdin, descriptors[0], descriptors[1])
             if pipes is not None:
                 pipes.is_held = True
         except OSError as error:

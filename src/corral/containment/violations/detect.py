@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import os
 
-from corral._lib import network_grants
+from corral._lib.network import network_grants
+from corral._lib.network.listening_sockets import listening_users
+from corral._lib.network.local_ports import never_granted
 from corral.containment.violations import error_patterns
+from corral.containment.violations.removed_variables import missed_variables
 from corral.containment.violations.visibility import CommandView, grantable_violation
 from corral.model.call import Violation
 from corral.policy.config import Limits
@@ -64,6 +67,8 @@ def infer_from_output(
                 found.setdefault(_deduplication_key(violation), violation)
             if len(found) >= MAX_VIOLATIONS:
                 break
+    for violation in missed_variables(said, config, os.environ):
+        found.setdefault((violation.kind, violation.target), violation)
     # One without a target is the same refusal as another of its kind, reported by another line.
     named = {violation.kind for violation in found.values() if violation.target}
     return tuple(violation for violation in found.values() if violation.target or violation.kind not in named)
@@ -91,6 +96,8 @@ class _MessageReader:
             if os.path.exists(docker[1]):
                 why = "access to the container engine is root access to the machine"
                 yield Violation("hidden", docker[1], why, _NO_GRANT, inferred=True)
+        elif self.view.config.containment.network != "on" and (port := self._port(line)) is not None:
+            yield port
         elif self.view.config.containment.network != "on" and self._is_cut_off(line):
             host = error_patterns.host_in(line)
             if not error_patterns.is_loopback(host):
@@ -105,6 +112,34 @@ class _MessageReader:
             return True
         # Without a network namespace the seccomp filter refuses internet sockets, and only then.
         return "net" in self.view.missing and error_patterns.NO_FAMILY in line.lower()
+
+    def _port(self, line: str) -> Violation | None:
+        """Return the violation of a line about a port of loopback: it is this machine's inside, or it could be."""
+        containment = self.view.config.containment
+        local = containment.local_ports
+        named = [int(text.rpartition(":")[2]) for text in containment.destinations]
+        taken = error_patterns.taken_port_in(line, (*local, *named)) if local or named else None
+        if taken in local or (taken == 0 and len(local) == 1):
+            port = taken or local[0]
+            detail = "this port is the host machine's inside, because the policy opens it to commands"
+            return Violation("network", f"127.0.0.1:{port}", detail, "Listen on another port.", inferred=True)
+        if taken in named:
+            detail = "the sandbox listens on this port for granted names, so no server can have it on all addresses"
+            return Violation("network", f"0.0.0.0:{taken}", detail, "Listen on 127.0.0.1 alone.", inferred=True)
+        port = error_patterns.local_port_in(line)
+        if not port or port in local or not listening_users("127.0.0.1", port):
+            return None
+        target, detail = (
+            f"127.0.0.1:{port}",
+            "a server of the host machine listens there, and the sandbox's loopback is its own",
+        )
+        never = never_granted(port)
+        if never:
+            return Violation(
+                "network", target, f"{detail}; it is never opened to commands: {never}", _NO_GRANT, inferred=True
+            )
+        grant = f"containment.local = [{port}]"
+        return grantable_violation("network", target, detail, "Start the server inside", grant, inferred=True)
 
     def _closed_call(self, call: str) -> Iterator[Violation]:
         why, needs_root = error_patterns.CALLS[call]
@@ -157,6 +192,20 @@ def unreachable(host: str, config: SandboxConfig, *, inferred: bool) -> Violatio
         if _is_granted(host, config):
             return Violation("network", host, detail, f"{instead}.", inferred=inferred)
     return grantable_violation("network", host, detail, instead, grant, inferred=inferred)
+
+
+def with_ports(found: Iterable[Violation], guessed: Iterable[Violation]) -> tuple[Violation, ...]:
+    """Return violations, with the ports of refused names that the command's messages tell: a DNS query has none."""
+    named = {name: port for name, _, port in (v.target.rpartition(":") for v in guessed if v.kind == "network") if name}
+    return tuple(
+        _with_port(each, named[each.target]) if each.grant.endswith(':PORT"]') and each.target in named else each
+        for each in found
+    )
+
+
+def _with_port(violation: Violation, port: str) -> Violation:
+    target, grant = f"{violation.target}:{port}", violation.grant.replace(":PORT", f":{port}")
+    return violation.replace(target=target, instead=violation.instead.replace(violation.grant, grant), grant=grant)
 
 
 def _is_granted(text: str, config: SandboxConfig) -> bool:

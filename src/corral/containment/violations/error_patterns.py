@@ -9,7 +9,7 @@ from corral._lib.lazy_regex import pattern
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
 # In lower case, which Go and Node use.
 REFUSALS = {
@@ -29,12 +29,31 @@ NO_NETWORK = (
     *("could not translate host name", "dial tcp: lookup", "failed to lookup address", "bad address"),
     *("failed to establish a new connection", "connect enetunreach", "getaddrinfo enotfound", "eai_again"),
 )
+ADDRESS_TAKEN = ("address already in use", "eaddrinuse", "address in use")
+NOT_ANSWERED = (
+    "connection refused",
+    "econnrefused",
+    "couldn't connect to server",
+    "could not connect to server",
+    "can't connect to",
+    " refused. ",
+)
 NO_FAMILY = "address family not supported"
 # Output without any of these is not examined further.
 TRIGGERS = tuple(
     text.encode()
     for text in (
-        *(*REFUSALS, *NO_NETWORK, NO_FAMILY, "bad system call", "superuser", "must be root", "docker daemon"),
+        *(
+            *REFUSALS,
+            *NO_NETWORK,
+            *ADDRESS_TAKEN,
+            *NOT_ANSWERED,
+            NO_FAMILY,
+            "bad system call",
+            "superuser",
+            "must be root",
+            "docker daemon",
+        ),
         *("permission to", "permissions to", "no new privileges", "function not implemented", "could not trace"),
     )
 )
@@ -140,6 +159,10 @@ HOSTS = tuple(
 READ_ONLY = pattern(r"(?i)(?:^|: )read-only file system(?: at \S+ line \d+)?\.?$")
 _ADDRESS = pattern(r"(?i)\d+(?:\.\d+){3}$|[0-9a-f:]*:[0-9a-f:]*:[0-9a-f:]*$")
 _LOOPBACK = pattern(r"(?i)(?:localhost|127(?:\.\d+){3}|::1|0\.0\.0\.0)$")
+_LOCAL_PORT = pattern(
+    r"(?i)(?<![\w.])(?:localhost|127\.0\.0\.1|::1)['\"\]|]?(?: \([0-9a-f.:]+\))?(?::|,? port:? )['\"]?(\d{1,5})\b"
+)
+_NUMBER = pattern(r"(?<![\w.])\d{1,5}(?![\w.])|(?<=:)\d{1,5}\b")
 _QUOTED = pattern(r"(?<!\w)['\"`]([^'\"`]+)['\"`]|[‘“]([^’”]+)[’”]")
 _NOISE = pattern(r"(?i)\[Errno \d+\]|\(os error \d+\)|\bat \S+ line \d+\.?|line \d+$| \([a-z -]+\)$")
 
@@ -188,6 +211,25 @@ def host_in(line: str) -> str:
             host, *port = found.groups()
             return ":".join(part.strip("[]") for part in (host, *port) if part)
     return ""
+
+
+def local_port_in(line: str) -> int:
+    """Return the port of loopback at which no server answered, as a line reports it, or 0."""
+    if not any(text in line.lower() for text in NOT_ANSWERED):
+        return 0
+    found = _LOCAL_PORT.search(line)
+    return int(found[1]) if found else 0
+
+
+def taken_port_in(line: str, ports: Collection[int]) -> int | None:
+    """Return which of some ports a line reports as taken; 0 if it reports one without a number, and None if it reports none."""
+    if not any(text in line.lower() for text in ADDRESS_TAKEN):
+        return None
+    numbers = [int(found[0]) for found in _NUMBER.finditer(line)]
+    named = [port for port in ports if port in numbers]
+    if named:
+        return named[0]
+    return 0 if not any(number >= 1024 for number in numbers) else None
 
 
 def paths_in(line: str) -> Iterator[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from corral.containment.filesystem.credential_masks import matching_paths
+from corral._lib.symlink_chain import matching_paths
 from corral.guard.path_zones import inside
 from corral.model.call import Violation
 from corral.model.errors import PolicyError
@@ -87,6 +87,7 @@ class CommandView:
     def _is_masked(self, path: str) -> bool:
         masks = [step.target for step in self.view.steps if step.action == "mask"]
         masks += [found for pattern in self.view.hidden for found in matching_paths(pattern)]
+        masks += self.view.scan.paths
         return any(inside(path, mask) for mask in masks)
 
     def absent(self, path: str) -> Violation | None:
@@ -120,6 +121,12 @@ class CommandView:
             detail, instead = (
                 "its contents run later, outside the sandbox",
                 "Leave it unchanged, or ask the user to change it.",
+            )
+        elif any(inside(path, tree) for tree in self.view.shared_trees):
+            detail = "its files are hard links to files outside the project, which would change too"
+            instead = (
+                "Write elsewhere, or ask the user to install the packages again as copies: "
+                "UV_LINK_MODE=copy uv sync --reinstall, or pnpm install --force --package-import-method=copy."
             )
         elif any(step.action == "readonly" and inside(path, step.target) for step in self.view.steps):
             detail, instead = "corral itself runs from it", "Leave it unchanged."

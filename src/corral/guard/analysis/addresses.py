@@ -28,7 +28,7 @@ def destination(text: str) -> tuple[str, int | None] | None:
 
     Raises ValueError if programs may disagree about the host.
     """
-    from corral._lib import network_grants  # noqa: PLC0415  only for a policy that grants hosts
+    from corral._lib.network import network_grants  # noqa: PLC0415  only for a policy that grants hosts
 
     scheme, found, rest = text.partition("://")
     authority = _PATH_BEGINS.split(rest if found else text, maxsplit=1)[0]

@@ -11,16 +11,17 @@ _REACHES = {
     "m4": pattern(r"syscmd|include|sinclude|undivert|mkstemp|maketemp"),
     "sbt": pattern(r"(?:^|;)\s*(?:eval|set|apply|alias|console\w*|shell|!)(?:\s|$)|^!|;\s*!"),
     "goflags": pattern(r"-(?:extld|extldflags|toolexec|linkmode)\b"),
+    # A dot command that does more than show something, or SQL that opens a file. Comments may stand between a name and its bracket.
     "duckdb": pattern(
-        r"(?im)^\s*\.(?!tables|schema|mode|header|databases|indexes|timer|help|print|quit|exit|show)\w"
-        r"|\b(?:copy|attach|install|load|export|import|read_\w+|glob|parquet_scan|getenv)\b|://|from\s+'",
+        r"(?im)^[^\S\n]*+\.(?!tables|schema|mode|header|databases|indexes|timer|help|print|quit|exit|show)\w"
+        r"|\b(?:copy|attach|install|load|export|import|glob|getenv|set|pragma|use|secret|query(?:_table)?|json_execute\w*|sniff_csv"
+        r"|read_\w+|parquet_\w+|\w+_scan)\b|://|\b(?:from|join|into)\b[^;]{0,80}?['\"]|['\"][^'\"\n]{0,200}[/~\\]",
     ),
-    # A dot command that does more than show something, or SQL that opens a file.
     "sqlite": pattern(
-        r"\A\.(?!(?:tables|schema|fullschema|dump|mode|headers?|databases|index(?:es)?|indices|stats|timer|echo|bail|nullvalue"
+        r"(?m)^\s*\.(?!(?:tables|schema|fullschema|dump|mode|headers?|databases|index(?:es)?|indices|stats|timer|echo|bail|nullvalue"
         r"|separator|help|version|print|quit|exit|eqp|explain|changes|width|show|dbinfo|lint)\b)"
-        r"|(?i:\b(?:edit|load_extension|readfile|writefile|fts3_tokenizer|zipfile|fsdir)\b\W*\(|\battach\b"
-        r"|\bvacuum\b[^;]*\binto\b)"
+        r"|(?i:\b(?:edit|load_extension|readfile|writefile|fts3_tokenizer|zipfile|fsdir|sha3_query|attach|\w+_store_directory)\b"
+        r"|\bvacuum\b(?!\s*+(?:;|\Z)))"
     ),
 }
 # Parts of an ffmpeg filter graph or input address that load a library or open a file.
@@ -38,7 +39,8 @@ def interpret(language: str, effect: str, text: str) -> list[tuple[str, str, str
     """Return the effects of a text as (kind of slot, effect, text); without a kind the effect is final. Raises SedSyntaxError."""
     if language in _REACHES:
         key = "code-loaded" if language == "jq" else "code-option"
-        return [("", key, text)] if _REACHES[language].search(text) else []
+        reaches = _REACHES[language].search(text)
+        return [("", key, text)] if reaches else []
     if language == "tex":
         return [("code", effect, text) if text.startswith(("\\", "&", "*")) else ("script", "runs", text)]
     found: list[tuple[str, str, str]] = []
@@ -63,7 +65,20 @@ def interpret(language: str, effect: str, text: str) -> list[tuple[str, str, str
 
 
 def parse_sed(text: str) -> list[tuple[str, str]]:
-    """Return the commands that a sed script runs (`runs`) and the files that it reads and writes."""
+    """Return the commands that a sed script runs (`runs`) and the files that it reads and writes, in every reading of `[\\]`."""
+    if "[" not in text or "\\" not in text:
+        return _parse_sed(text, escapes=True)
+    try:
+        found = _parse_sed(text, escapes=False)  # as GNU sed reads it: a backslash in brackets is a character
+    except SedSyntaxError:
+        return _parse_sed(text, escapes=True)
+    try:
+        return list(dict.fromkeys([*found, *_parse_sed(text, escapes=True)]))
+    except SedSyntaxError:
+        return found
+
+
+def _parse_sed(text: str, *, escapes: bool) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     at = 0
     size = len(text)
@@ -74,7 +89,7 @@ def parse_sed(text: str) -> list[tuple[str, str]]:
         if text[at] == "#":
             at = _line_end(text, at)
             continue
-        at = _skip(text, _skip_addresses(text, at), " \t!")
+        at = _skip(text, _skip_addresses(text, at, escapes=escapes), " \t!")
         if at >= size:
             break
         command = text[at]
@@ -92,7 +107,10 @@ def parse_sed(text: str) -> list[tuple[str, str]]:
             is_continued = True
             while is_continued and at < size:
                 end = _line_end(text, at)
-                is_continued = text[at:end].endswith("\\")
+                line = text[at:end]
+                is_continued = (
+                    len(line) - len(line.rstrip("\\"))
+                ) % 2 == 1  # two backslashes stand for one in the text
                 at = end + 1
         elif command in "rRwWe":
             end = _line_end(text, at)
@@ -103,7 +121,7 @@ def parse_sed(text: str) -> list[tuple[str, str]]:
                 found.append(("reads" if command in "rR" else "writes", name))
             at = end
         elif command in "sy":
-            at = _skip_substitution(text, at, command, found)
+            at = _skip_substitution(text, at, command, found, escapes=escapes)
         else:
             raise SedSyntaxError(command)
     return found
@@ -120,27 +138,27 @@ def _skip(text: str, at: int, chars: str) -> int:
     return at
 
 
-def _skip_addresses(text: str, at: int) -> int:
+def _skip_addresses(text: str, at: int, *, escapes: bool) -> int:
     while at < len(text):
         char = text[at]
         if char.isdigit() or char in "$,+~ \t":
             at += 1
         elif char == "/":
-            at = _skip(text, _skip_to(text, at + 1, "/", is_regex=True), "IM")
+            at = _skip(text, _skip_to(text, at + 1, "/", is_regex=True, escapes=escapes), "IM")
         elif char == "\\" and at + 1 < len(text):
-            at = _skip(text, _skip_to(text, at + 2, text[at + 1], is_regex=True), "IM")
+            at = _skip(text, _skip_to(text, at + 2, text[at + 1], is_regex=True, escapes=escapes), "IM")
         else:
             break
     return at
 
 
-def _skip_to(text: str, start: int, mark: str, *, is_regex: bool) -> int:
+def _skip_to(text: str, start: int, mark: str, *, is_regex: bool, escapes: bool = True) -> int:
     """Return the offset behind the next unescaped mark. In a regex a mark inside brackets counts only if no other follows."""
     at = start
     bracket = False
     while at < len(text):
         char = text[at]
-        if char == "\\":
+        if char == "\\" and (escapes or not bracket):
             at += 2
         elif char == "[" and is_regex and not bracket:
             bracket = True
@@ -155,12 +173,12 @@ def _skip_to(text: str, start: int, mark: str, *, is_regex: bool) -> int:
     raise SedSyntaxError(mark)
 
 
-def _skip_substitution(text: str, at: int, command: str, found: list[tuple[str, str]]) -> int:
+def _skip_substitution(text: str, at: int, command: str, found: list[tuple[str, str]], *, escapes: bool) -> int:
     """Return the offset behind the arguments of `s` or `y`, and add the effects of the flags to `found`."""
     mark = text[at : at + 1]
     if not mark or mark in "\n\\":
         raise SedSyntaxError(command)
-    middle = _skip_to(text, at + 1, mark, is_regex=command == "s")
+    middle = _skip_to(text, at + 1, mark, is_regex=command == "s", escapes=escapes)
     at = _skip_to(text, middle, mark, is_regex=False)
     if command == "y":
         return at

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from corral._lib.lazy_regex import pattern
 from corral.guard.analysis.addresses import is_address
 from corral.guard.analysis.rows import slots_of
-from corral.guard.path_zones import inside, is_credential_file, protected
+from corral.guard.path_zones import classify_path, inside, is_credential_file, protected
 from corral.guard.rules.loader import row as row_of
 from corral.guard.shell.braces import HOLE
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from corral.guard.machine import Machine
     from corral.guard.shell.expansion import Word
 
+_SEPARATOR = pattern(r"[=,:;@|\[\]]")
 MAX_GUESSES = 8  # commands that the arguments of one command may name, against a call that names a hundred
 _BLANKS = (" ", "\t", "\n")
 # Options that take a command, and options that take a sentence.
@@ -50,12 +52,44 @@ def judge_undescribed_word(parser: OptionParser, word: Word) -> None:
     unknown = parser.row["id"] == "unknown"
     for part in _path_candidates(word, parser.walker.machine, parser.command.cwds):
         parser.emit("writes" if _may_write(parser, part, every=unknown) else "reads", part)
+        if unknown and parser.walker.written and _may_run_written(parser, word, part):
+            parser.emit("run-written", part)
     if (unknown or "://" in word.text) and is_address(word.text):
         parser.emit("network-maybe", word)
     if unknown and not word.proven and HOLE in word.text:
         parser.emit("word-unproven", word)
-    if unknown or not parser.row["id"].startswith("git"):
+    if parser.row["id"].startswith("git"):
+        judge_revision(parser, word)
+    else:
         _command(parser, word, unknown=unknown)
+
+
+def judge_revision(parser: OptionParser, word: Word) -> None:
+    """Record that git prints a file of credentials: `HEAD:.env`, or a path of an older commit that need not exist now."""
+    root = parser.walker.machine.root
+    path = word.text.rpartition(":")[2].rpartition(")")[2].lstrip("/")
+    if path and HOLE not in path and classify_path(f"{root}/{path.removeprefix('./')}", root, "/nonexistent") == "env":
+        parser.emit("reads", word.part(path))
+
+
+def judge_own_remote(parser: OptionParser, _effect: str, word: Word, _label: str) -> None:
+    """Record that git would change a remote that the user has set up: the change would stay in the commands' copy of the settings."""
+    for cwd in parser.command.cwds or ():
+        remotes = parser.walker.machine.remotes(cwd)
+        if remotes is not None and word.text in remotes.urls and word.text not in remotes.unconfirmed:
+            parser.emit("remote", word)
+            return
+
+
+def judge_text(parser: OptionParser, word: Word) -> None:
+    """Record the paths in a word that a row calls text: the program may open one, as `java -Xlog:gc:file=../x` does."""
+    text = word.text
+    if "://" in text and "file:" not in text:
+        return
+    for path in _SEPARATOR.split(text):
+        if "/" in path or path == ".." or path[:1] == "~":
+            part = word.part(path if path[:1] != "-" else path[2:])  # the option before takes no value: `-f -e../x`
+            parser.emit("writes" if _may_write(parser, part, every=True) else "reads", part)
 
 
 def judge_script_arguments(parser: OptionParser, script: Word) -> None:
@@ -65,26 +99,56 @@ def judge_script_arguments(parser: OptionParser, script: Word) -> None:
         parser.walker.judge_possible_command(parser.frame.enter(), [script, *parser.rest])
 
 
+_OFFLINE = frozenset({"--no-install", "--no", "--offline"})
+
+
 def judge_launched_name(parser: OptionParser, name: Word) -> None:
     """Judge the command name that a launcher gets: it may be several words, or a package that the launcher fetches."""
     text = name.text
     if any(blank in text for blank in _BLANKS) and HOLE not in text:
         parser.walker.nested(text, name, parser.frame)
+    # `uv run x.py` runs a file of the working directory. A name without a dot is a program, unless the call writes one of that name.
+    if parser.walker.written and any(
+        parser.walker.may_be_written(text, cwd, named="." not in text) for cwd in parser.command.cwds or ()
+    ):
+        parser.emit("run-written", name)
     if "://" in text and is_address(text):
         parser.emit("network", name)
         parser.emit("code-option", name)
-    elif parser.row.get("downloads") and name.proven and (":" in text or text.rfind("@") > 0 or row_of(text) is None):
-        machine = parser.walker.machine
-        places = (f"{cwd}/node_modules/.bin" for cwd in parser.command.cwds or ())
+    elif parser.row.get("downloads") and name.proven:
+        is_named = ":" in text or text.rfind("@") > 0  # an address, or a version, is always fetched
         if "/" in text and text[0] != "@" and ":" not in text:
             return
-        if ":" in text or not any(machine.exists(text, place) for place in places):
-            parser.emit("network-maybe", name)
+        if is_named or row_of(text) is None:
+            if ":" in text or not _is_installed(parser, text):
+                parser.emit("network-maybe", name)
+        elif not (_OFFLINE & {word.text for word in parser.command.words} or _is_installed(parser, text)):
+            parser.emit("fetch-missing", name)
+
+
+def _is_installed(parser: OptionParser, name: str) -> bool:
+    """Say whether a launcher of packages finds a program: in node_modules/.bin here or further up in the project, or in PATH."""
+    machine = parser.walker.machine
+    for cwd in parser.command.cwds or ():
+        place = cwd
+        while inside(place, machine.root):
+            if machine.exists(name, f"{place}/node_modules/.bin"):
+                return True
+            place = place.rpartition("/")[0]
+    return any(machine.exists(name, place) for place in machine.search_path.split(":") if place.startswith("/"))
 
 
 def with_unknown_variables(text: str) -> str:
     """Return shell text with a variable that is never set in place of each hole, so that the rest can be judged."""
     return text.replace(HOLE, "${unproven}")
+
+
+def _may_run_written(parser: OptionParser, word: Word, part: Word) -> bool:
+    """Return whether a launcher or an interpreter may run a file that this call writes. The value of a long option is no program."""
+    option = "" if part.text.startswith("./") else _option_of(parser, word)
+    if option == "o" or (len(option) > 1 and option != "--" and option not in _COMMAND_OPTIONS):
+        return False
+    return any(parser.walker.may_be_written(part.text, cwd, glob=part.glob) for cwd in parser.command.cwds or ())
 
 
 def _may_write(parser: OptionParser, part: Word, *, every: bool) -> bool:
@@ -98,28 +162,39 @@ def _may_write(parser: OptionParser, part: Word, *, every: bool) -> bool:
 
 
 def _command(parser: OptionParser, word: Word, *, unknown: bool) -> None:
-    """Judge a word that names a dangerous command, and the words behind it, as a command that the program may run."""
+    """Judge a word that names a command, and the words behind it, as a command that the program may run.
+
+    A known program runs only dangerous commands here. An unknown one may be a launcher, so it may run any command with arguments.
+    """
     text = word.text.strip()
+    words = parser.command.words
     if any(blank in text for blank in _BLANKS):
         first, *rest = text.split()
         row = _dangerous(first)
-        if row is not None and (
-            first[0] == "/"
-            or _fits(row, rest)
-            or any(mark in text for mark in _SHELL_MARKS)
-            or _may_run_text(row, first, _option_of(parser.command.words, word))
-        ):
+        if row is None:
+            known = _described(first) if unknown else None
+            may_run = known is not None and (_fits(known, rest) or any(_lists_option(known, text) for text in rest))
+        else:
+            may_run = (
+                first[0] == "/"
+                or _fits(row, rest)
+                or any(mark in text for mark in _SHELL_MARKS)
+                or _may_run_text(row, first, _option_of(parser, word))
+            )
+        if may_run:
             parser.walker.nested(with_unknown_variables(text), word, parser.frame)
         return
     row = _dangerous(text)
-    if row is None or any(command.words[0] is word for command in parser.walker.commands[1:]):
+    at = _position(parser, word)
+    has_arguments = at is not None and at < len(words) - 1
+    if id(word) in parser.walker.names_judged:
         return
-    words = parser.command.words
-    at = next((i for i, w in enumerate(words) if w is word), None)
-    if unknown:
-        may_run = _option_runs(row, text, _option_of(words, word)) or _unknown_program_may_run(row, words, at)
+    if row is None:
+        may_run = unknown and has_arguments and _described(text) is not None
+    elif unknown:
+        may_run = _option_runs(row, text, _option_of(parser, word)) or _unknown_program_may_run(row, words, at)
     else:  # to a known program a lone name is a file or one of its own terms
-        may_run = at is not None and at < len(words) - 1 and text not in _SUBCOMMANDS
+        may_run = has_arguments and text not in _SUBCOMMANDS
     if not may_run:
         return
     parser.guesses += 1
@@ -129,15 +204,24 @@ def _command(parser: OptionParser, word: Word, *, unknown: bool) -> None:
     parser.walker.judge_possible_command(parser.frame.enter(), [word] if at is None else words[at:])
 
 
-def _option_of(words: list[Word], word: Word) -> str:
+def _position(parser: OptionParser, word: Word) -> int | None:
+    """Return the index of a word in its command, or None for a part of one."""
+    if parser.positions is None:
+        parser.positions = {}
+        for index, given in enumerate(parser.command.words):
+            parser.positions.setdefault(id(given), index)
+            if given.text[:1] == "-":
+                parser.option_words.setdefault((given.start, given.argument), given.text)
+    return parser.positions.get(id(word))
+
+
+def _option_of(parser: OptionParser, word: Word) -> str:
     """Return the name, without dashes, of the option whose value a word may be; `--` if the word follows that; or nothing."""
-    for at, given in enumerate(words):
-        if given is word:
-            before = words[at - 1].text if at else ""
-            return before.lstrip("-") or "--" if before[:1] == "-" else ""
-        if given.start == word.start and given.argument == word.argument and given.text[:1] == "-":
-            return given.text.partition("=")[0].lstrip("-")
-    return ""
+    at = _position(parser, word)
+    if at is not None:
+        before = parser.command.words[at - 1].text if at else ""
+        return before.lstrip("-") or "--" if before[:1] == "-" else ""
+    return parser.option_words.get((word.start, word.argument), "").partition("=")[0].lstrip("-")
 
 
 def _may_run_text(row: Row, first: str, option: str) -> bool:
@@ -158,7 +242,7 @@ def _unknown_program_may_run(row: Row, words: list[Word], at: int | None) -> boo
     """Return whether an unknown program may run a word: a path, or a name with arguments that only fit a command."""
     if at is None:
         return False  # `--shell=bash`, `--name=alpine`
-    text, before, behind = words[at].text, words[at - 1].text, [word.text for word in words[at + 1 :]]
+    text, before, behind = words[at].text, words[at - 1].text, [word.text for word in words[at + 1 : at + 3]]
     if text[0] == "/" or before == "--":
         return True
     runs_operands = any(slot.kind == "argv" for slot in slots_of(row["operands"]))
@@ -171,7 +255,8 @@ def _unknown_program_may_run(row: Row, words: list[Word], at: int | None) -> boo
         is_help = behind in (["-h"], ["--help"])
         if before[:2] == "--" and text in _ONLY_COMMANDS:
             return not is_help
-        return not is_help and (_lists_option(row, behind[0]) if is_verb else _fits(row, behind))
+        is_path = text in _ONLY_COMMANDS and "/" in behind[0]
+        return not is_help and (is_path or _lists_option(row, behind[0]) if is_verb else _fits(row, behind))
     return before[:2] != "--" or row.get("group") not in _TOPIC_GROUPS or _fits(row, behind)
 
 
@@ -191,11 +276,16 @@ def _lists_option(row: Row, text: str) -> bool:
 
 def _dangerous(name: str) -> Row | None:
     """Return the row of a command that profiles refuse by name or that runs code, if a word is its name or absolute path."""
+    row = _described(name)
+    return row if row is not None and ("group" in row or "interpreter" in row) else None
+
+
+def _described(name: str) -> Row | None:
+    """Return the row of a command if a word is its name or absolute path."""
     if "/" in name and name[0] != "/":
         return None
     base = name.rpartition("/")[2]
-    row = row_of(base) if base and base not in _ORDINARY else None
-    return row if row is not None and ("group" in row or "interpreter" in row) else None
+    return row_of(base) if base and base not in _ORDINARY else None
 
 
 def _path_candidates(word: Word, machine: Machine, cwds: tuple[str, ...] | None) -> list[Word]:
@@ -205,10 +295,12 @@ def _path_candidates(word: Word, machine: Machine, cwds: tuple[str, ...] | None)
         return []
     scheme, found, rest = text.partition("://")
     if found:
+        # To a program that knows no addresses an address is a path, and only `..` leads out of the project.
+        plain = [word] if ".." in rest.split("/") else []
         if scheme.rpartition("=")[2].lower() == "file":
-            return [word.part("/" + rest.partition("/")[2])]
+            return [word.part("/" + rest.partition("/")[2]), *plain]
         if scheme.replace("+", "").replace("-", "").replace(".", "").isalnum():
-            return []
+            return plain
     parts = [text]
     if "=" in text:
         parts.append(text.partition("=")[2].removeprefix("@"))

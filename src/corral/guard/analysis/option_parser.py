@@ -5,19 +5,19 @@ An option that the row does not list counts as a flag. A command without a row m
 
 from __future__ import annotations
 
+from corral.guard.analysis.heuristics import judge_text
 from corral.guard.analysis.rows import EFFECT_OF_VERB, GUESSED, GUESSED_OPERANDS, Slot, slots_of
+from corral.guard.analysis.side_effects import note_copies
 from corral.guard.analysis.slots import fill, judge_nested_command, judge_shell_text
-from corral.guard.path_zones import may_become_protected
 from corral.guard.shell.braces import HOLE
-from corral.guard.shell.expansion import Word
+from corral.guard.shell.expansion import NUMBER_HOLE, Word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Any
 
     from corral.guard.analysis.command import Command
-    from corral.guard.analysis.rows import Row
+    from corral.guard.analysis.rows import RawSlot, Row
     from corral.guard.analysis.scope import Frame
     from corral.guard.analysis.walker import Walker
 
@@ -34,8 +34,8 @@ class OptionParser:
     """Parses the words of one command by one row, and records the effects."""
 
     __slots__ = (
-        "command", "deferred", "emit", "frame", "guesses", "operand_effects", "operands", "paths", "placeholders", "rest", "row",
-        "saved_cwds", "seen", "target", "walker",
+        "command", "deferred", "emit", "frame", "guesses", "operand_effects", "operands", "option_words", "paths", "placeholders", "positions",
+        "rest", "row", "saved_cwds", "seen", "target", "walker",
     )  # fmt: skip
 
     def __init__(self, walker: Walker, frame: Frame, command: Command, row: Row) -> None:
@@ -51,8 +51,12 @@ class OptionParser:
         self.operand_effects: list[str] = []
         self.saved_cwds: list[tuple[str, ...] | None] = []  # of the shell, while a program works elsewhere (env -C)
         self.rest: list[Word] = []  # the words behind an option that ends the options
-        self.deferred: list[tuple[Slot, Word]] = []  # slots that depend on options that may still come
+        self.deferred: list[tuple[RawSlot, Word]] = []  # slots that depend on options that may still come
         self.guesses = 0  # undescribed words that were judged as commands
+        self.positions: dict[int, int] | None = None  # of the words of the command, by their ids, once one is asked for
+        self.option_words: dict[
+            tuple[int, int | None], str
+        ] = {}  # the words that begin with a dash, by where they stand
         self.placeholders: tuple[str, ...] = ("{}",)
 
     def for_row(self, row: Row) -> OptionParser:
@@ -62,7 +66,8 @@ class OptionParser:
     def parse(self, words: list[Word]) -> None:
         """Parse all words behind the name."""
         row = self.row
-        self.deferred += [(slot, words[0]) for slot in slots_of(row.get("effects", ()))]
+        if "effects" in row:
+            self.deferred += [(slot, words[0]) for slot in row["effects"]]
         style = row["style"]
         rest = words[1:]
         if style not in ("gnu", "posix", "longdash", "tar"):
@@ -75,7 +80,7 @@ class OptionParser:
         elif style == "none":
             self._operands(rest)
         else:
-            if style == "tar" and rest and rest[0].proven and rest[0].text and not rest[0].text.startswith("-"):
+            if style == "tar" and rest and rest[0].proven and rest[0].text and not rest[0].text.startswith(("-", "@")):
                 rest = self._unbundle(rest[0], rest[1:])
             self._options(rest, permute=style != "posix", long_dash=style == "longdash")
         self._finish(words)
@@ -89,6 +94,7 @@ class OptionParser:
             word = words[index]
             text = word.text
             index += 1
+            self.walker.work += 1
             self._may_be_option(word)
             if text == "--":
                 if text in options:
@@ -105,13 +111,17 @@ class OptionParser:
                     self.emit("code-loaded", word)
             else:
                 operands.append(word)
+                if text[:1] == "@" and len(text) > 1:
+                    from corral.guard.analysis.written_files import judge_argument_file  # noqa: PLC0415  few words begin so
+
+                    judge_argument_file(self, word)
                 if text in options:
                     self._option(text, None, word, words, index)
                 if sub is not None:
                     self.operands = operands
                     self._subcommand(sub, words[index - 1 :])
                     return
-                if not permute or self._takes_rest():
+                if not permute or (len(operands) == 1 and self._takes_rest()):
                     operands += words[index:]
                     break
         self._operands(operands)
@@ -131,9 +141,11 @@ class OptionParser:
             slots = options.get(name)
         if slots is not None:
             return self._option(name, value if equals else None, word, words, index)
+        if HOLE in name:
+            self._may_be_any_option(word)
         self.seen.add(name)
         if equals:
-            fill(self, GUESSED, word.part(value))
+            fill(self, GUESSED, self._attached(word, value))
         elif ":" in text:
             fill(self, GUESSED, word.part(text.partition(":")[2]))  # `--inject:../x`
         elif long_dash and len(text) > 2:
@@ -144,6 +156,7 @@ class OptionParser:
         """Return the words of `tar cfI out prog` with a dash before each letter and each value behind its letter."""
         made: list[Word] = []
         taken = 0
+        self.walker.spend(len(letters.text) * 4)
         for letter in letters.text:
             made.append(letters.part(f"-{letter}"))
             slot = self._first_slot(f"-{letter}")
@@ -158,8 +171,9 @@ class OptionParser:
 
     def _takes_rest(self) -> bool:
         """Return whether the first operand is a command or a script, which gets all further options."""
-        slots = slots_of(self.row["operands"][:1])
-        return bool(slots) and slots[0].kind in ("argv", "script") and slots[0].many != "*"
+        for _, kind, many, *_ in self.row["operands"][:1]:
+            return kind in ("argv", "script") and many != "*"
+        return False
 
     def _cluster(self, word: Word, words: list[Word], index: int) -> int:
         """Judge short options in one word; return the next index, or -1 as `_option` does."""
@@ -167,10 +181,16 @@ class OptionParser:
         text = word.text
         if text in options:  # a whole name with one dash, such as `-exec`
             return self._option(text, None, word, words, index)
+        self.walker.spend(len(text))
         for at in range(1, len(text)):
+            pair = self._first_slot(f"-{text[at : at + 2]}") if at > 1 and len(text) > at + 1 else None
+            if pair is not None and pair.effect:  # an option of two letters: `zip -9TT command`
+                return self._option(f"-{text[at : at + 2]}", text[at + 2 :] or None, word, words, index)
             name = text[0] + text[at]  # `+eo pipefail` is a cluster too
             if name not in options:
                 self.seen.add(name)
+                if text[at] == HOLE:
+                    self._may_be_any_option(word)
                 if at == 1 and len(text) > 2 and not text[1].isdigit():
                     fill(self, GUESSED, word.part(text[2:]))  # the rest may be the value of an unknown option (-IPATH)
                 continue
@@ -178,20 +198,16 @@ class OptionParser:
             if slot is None or not slot.kind:
                 self._option(name, None, word, words, index)
                 continue
-            attached = text[at + 1 :]
-            if slot.many == "?":
-                self._option(name, attached, word, words, index)
-                return index
-            return self._option(name, attached or None, word, words, index)
+            attached = text[at + 1 :] if slot.many == "?" else text[at + 1 :] or None
+            return self._option(name, attached, word, words, index)
         return index
 
     def _unabbreviate(self, name: str) -> str:
         longs = self.row.get("longs")
         if not longs or len(name) < 3:
             return name
-        found = [o for o in longs if o.startswith(name)]
         # Prefer an option with an effect if several fit.
-        return min(found, key=lambda o: not self.row["options"][o], default=name)
+        return min((o for o in longs if o.startswith(name)), key=lambda o: not self.row["options"][o], default=name)
 
     def _prefix(self, text: str) -> str:
         """Return the longest option that a word begins with and that takes an attached value."""
@@ -206,46 +222,92 @@ class OptionParser:
         """Fill an option's slots; return the next index, or -1 if the words behind belong to the code or command of the option."""
         self.seen.add(name)
         is_last = False
-        for position, slot in enumerate(slots_of(self.row["options"][name])):
-            kind = slot.kind
+        slot: RawSlot
+        for position, slot in enumerate(self.row["options"][name]):
+            effect, kind, many, label, unless, when = slot
             if not kind:
-                if slot.unless or slot.when:
+                if unless or when:
                     self.deferred.append((slot, word))
                 else:
-                    self.emit(EFFECT_OF_VERB[slot.effect], word.part(name), slot.label)
+                    self.emit(EFFECT_OF_VERB[effect], word.part(name), label)
                 continue
             if kind in ("argv", "argv;"):
                 rest = ([word.part(value)] if value else []) + words[index:]
                 used = judge_nested_command(self, rest, until_semicolon=kind == "argv;")
                 return index + used if kind == "argv;" else -1
             if kind == "operands":
-                self.operand_effects.append(slot.effect)
+                self.operand_effects.append(effect)
+                continue
+            if kind == "module" and many == "?":  # the module becomes the first operand, with the words behind it
+                words[index:index] = [self._attached(word, value)] if value else []
+                if words[index:] and words[index].text[:1] == "-":
+                    self.emit("name-unproven", words[index])
                 continue
             if kind == "stdin":
                 fill(self, slot, word)
                 continue
-            if slot.many == "stop":
+            if many == "stop":
                 is_last = True
                 self.rest = words[index:] if value is not None and position == 0 else words[index + 1 :]
             if position == 0 and value is not None:
-                if value or slot.many != "?":
-                    self._fill_option(slot, word.part(value))
-            elif slot.many != "?" and index < len(words):
-                if words[index].multi:
-                    self._may_be_option(words[index])  # it may become several words
+                if value or many != "?":
+                    self._fill_option(slot, self._attached(word, value))
+            elif many != "?" and index < len(words):
+                if words[index].glob:
+                    self._may_be_option(words[index])
+                self._may_shift(words, index)
                 self._fill_option(slot, words[index])
                 index += 1
         return -1 if is_last else index
 
     def _may_be_option(self, word: Word) -> None:
-        """Report a word that may become an option with an effect at run time."""
-        if HOLE in word.text and (word.multi or word.text[0] == HOLE) and self.row.get("risky"):
+        """Report a word that may become an option with an effect at run time, or several words although it begins as an option."""
+        text = word.text
+        if not word.glob and HOLE not in text:
+            return
+        is_risky = self.row.get("risky", False)
+        if (HOLE in text and ((is_risky and (word.multi or text[0] == HOLE)) or (word.multi and text[0] == "-"))) or (
+            is_risky and word.glob and self._may_match_option(text)
+        ):
             self.emit("word-unproven", word)
 
-    def _fill_option(self, slot: Slot, word: Word) -> None:
-        if slot.label == "target":
+    def _may_be_any_option(self, word: Word) -> None:
+        """Report an option whose name is only known at run time, if one with an effect exists."""
+        if self.row.get("risky"):
+            self.emit("word-unproven", word)
+
+    def _may_shift(self, words: list[Word], index: int, *, is_target: bool = False) -> None:
+        """Report a word in a fixed place that may become no word or several, so that other words fill the slots around it.
+
+        A glob becomes files of its own directory, or no word under `nullglob`. At the end that only matters to `cp SOURCE* TARGET`.
+        """
+        word = words[index]
+        if word.multi or (word.glob and (is_target or index + 1 < len(words))):
+            self.emit("word-unproven", word)
+
+    def _may_match_option(self, glob: str) -> bool:
+        """Return whether a glob may match a file that has the name of an option."""
+        if glob[:1] not in ("*", "?", "["):
+            name = glob[: _glob_begins(glob)]
+            return glob[:1] == "-" and "=" not in name
+        if any(path == HOLE or "/-" in path for path in self.walker.written | self.walker.made):
+            return True
+        self.walker.look()
+        return any(self.walker.machine.has_option_like_name(cwd) for cwd in self.command.cwds or ())
+
+    def _attached(self, word: Word, value: str) -> Word:
+        """Return the value behind the name of an option. A glob in it may match any file whose name begins with the option."""
+        if not word.glob:
+            return word.part(value)
+        return Word(value[: _glob_begins(value)] + HOLE, word.start, word.end, argument=word.argument)
+
+    def _fill_option(self, slot: RawSlot, word: Word) -> None:
+        _, kind, _, label, unless, when = slot
+        if label == "target":
             self.target = word
-        if slot.unless or slot.when:
+        if kind == "text" and ("/" in word.text or ".." in word.text or "~" in word.text):
+            judge_text(self, word)
+        if unless or when:
             self.deferred.append((slot, word))
         else:
             fill(self, slot, word)
@@ -277,7 +339,7 @@ class OptionParser:
             if slots is None:
                 operands.append(word)
             for slot in slots_of(slots or ()):
-                fill(self, slot, word.part(value))
+                fill(self, slot, self._attached(word, value))
         self._operands(operands)
 
     def _subcommand(self, table: dict[str, Row], words: list[Word]) -> None:
@@ -298,33 +360,37 @@ class OptionParser:
         self.operands = words
         self._operands_by(self.row["operands"], words)
 
-    def _operands_by(self, raw: Iterable[Any], words: list[Word]) -> None:
+    def _operands_by(self, raw: Iterable[RawSlot], words: list[Word]) -> None:
         index = 0
-        slots = [slot for slot in slots_of(raw) if self._applies(slot)]
+        slots = [slot for slot in raw if self._applies(slot)]
         for position, slot in enumerate(slots):
-            if slot.kind == "argv":
+            effect, kind, many, label, _, _ = slot
+            if kind == "argv":
                 if index < len(words):
                     judge_nested_command(self, words[index:])
                 return
-            if slot.kind == "assign":
+            if kind == "assign":
                 while index < len(words) and "=" in words[index].text and not words[index].text.startswith("-"):
                     fill(self, slot, words[index])
                     index += 1
-            elif slot.kind == "shell" and slot.many == "*":  # eval joins its operands
+            elif kind == "shell" and many == "*":  # eval joins its operands
                 if words[index:]:
                     joined = words[index].part(" ".join(w.text for w in words[index:]))
                     joined.end = words[-1].end
-                    judge_shell_text(self, slot.effect, joined, slot.label)
+                    judge_shell_text(self, effect, joined, label)
                     if self.row.get("quotes") and len(words) - index > 1 and " " not in words[index].text:
                         judge_nested_command(self, words[index:])
                 return
-            elif slot.many == "*":
+            elif many == "*":
                 later = len(slots) - position - 1  # `cp SOURCE* TARGET`: later slots take the last words
                 stop = max(index, len(words) - later)
                 for word in words[index:stop]:
                     fill(self, slot, word)
                 index = stop
             elif index < len(words):
+                self._may_shift(words, index, is_target=position > 0)
+                if words[index].text == NUMBER_HOLE and index + 1 < len(words):
+                    self.emit("word-unproven", words[index])  # a negative number is an option
                 self.rest = words[index + 1 :]
                 fill(self, slot, words[index])
                 index += 1
@@ -338,14 +404,12 @@ class OptionParser:
                 if effect == "writes":
                     self.walker.note_written(word, self.command.cwds)
         if row.get("copies") and self.operands:
-            self._copied()
+            note_copies(self)
         elif self.target is not None:
             self._configured(self.target)
-        deferred = self.deferred
-        if not self.operands and "bare" in row:
-            deferred = deferred + [(slot, words[0]) for slot in slots_of(row["bare"])]
-        for slot, word in deferred:
-            if self._applies(slot) and not (_UNPUSHED in slot.unless and self._is_unpushed(word)):
+        bare = row.get("bare", ()) if not self.operands else ()
+        for slot, word in (*self.deferred, *((slot, words[0]) for slot in bare)):
+            if self._applies(slot) and not (_UNPUSHED in slot[4] and self._is_unpushed(word)):
                 fill(self, slot, word)
         if self.saved_cwds:
             self.frame.scope.cwds = self.saved_cwds[0]
@@ -384,34 +448,14 @@ class OptionParser:
                 return False
         return all(self.walker.machine.is_unpushed(cwd, str(count)) for cwd in scope.cwds)
 
-    def _copied(self) -> None:
-        """Judge the files that a copy or a link puts into a directory: the name of the directory alone does not show them."""
-        *sources, target = self.operands
-        if self.target is not None:
-            sources, target = self.operands, self.target
-        elif not sources:
-            sources, target = [target], target.part(".")  # `ln x/y` makes y
-        machine, copies, cwds = self.walker.machine, self.walker.copies, self.command.cwds
-        for source in sources:
-            base = source.text.rpartition("/")[2]
-            for cwd in cwds or ():  # running the copy or link counts as running the original
-                path = machine.absolute(target.text, cwd)
-                copies[path] = copies[f"{path}/{base}"] = base
-            if source.text != target.text:
-                self.emit("reads", source)  # a moved file can be read under its new name
-            name = source.text.rstrip("/").rpartition("/")[2]
-            if not name or name in (".", ".."):
-                continue
-            put = target.part(f"{target.text.rstrip('/')}/{name}")
-            put.glob, put.multi = source.glob or target.glob, False
-            self.walker.note_written(put, cwds)
-            folder = target.text.endswith(("/", ".")) or len(sources) > 1 or may_become_protected(target.text)
-            if folder or any(machine.is_directory(machine.absolute(target.text, c)) for c in cwds or ()):
-                self.emit("writes", put)
-
-    def _applies(self, slot: Slot) -> bool:
+    def _applies(self, slot: RawSlot) -> bool:
         """Return whether the given options leave a slot in force."""
-        return self.seen.isdisjoint(slot.unless) and not (slot.when and self.seen.isdisjoint(slot.when))
+        _, _, _, _, unless, when = slot
+        return self.seen.isdisjoint(unless) and not (when and self.seen.isdisjoint(when))
+
+
+def _glob_begins(text: str) -> int:
+    return min((text.index(c) for c in "*?[" if c in text), default=len(text))
 
 
 def _commit_count(text: str) -> int:

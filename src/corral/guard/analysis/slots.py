@@ -2,39 +2,50 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from corral.guard.analysis import addresses, heuristics
-from corral.guard.analysis.rows import EFFECT_OF_VERB, slots_of
+from corral.guard.analysis.rows import EFFECT_OF_VERB, GUESSED_OPERANDS, slots_of
 from corral.guard.analysis.scope import new_shell_scope
-from corral.guard.path_zones import is_standard_device
+from corral.guard.path_zones import is_standard_device, path_work
 from corral.guard.rules.loader import row as row_of
 from corral.guard.shell.braces import HOLE
 from corral.guard.shell.expansion import PROCESS_SUBSTITUTION, Word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from corral.guard.analysis.option_parser import OptionParser
-    from corral.guard.analysis.rows import Slot
+    from corral.guard.analysis.rows import RawSlot, Slot
 
 _RECIPE_CODE = ("$(", "${", "`", ";", "|", "&", "\n")  # make runs a variable's value that contains one of these
+_RUNS_ELSEWHERE = frozenset({"-execdir", "-okdir"})  # in the directory of each file that `find` finds
+_FOLLOWS = frozenset({"-L", "-H", "-follow"})
+_OF_WRITTEN_FILES = ("source", "outdir", "worktree", "input")
+_RUNS_ARGUMENTS = frozenset({"doctest", "inspect", "pydoc", "unittest"})  # modules of python
 _SAME_SHELL = frozenset({"eval", "source", "."})
 
 
-def fill(parser: OptionParser, slot: Slot, word: Word) -> None:
+def fill(parser: OptionParser, slot: RawSlot, word: Word) -> None:
     """Judge a word in its slot."""
-    kind = slot.kind
-    if kind in ("text", "ref"):
+    parser.walker.spend(5 if len(word.text) < 256 else 5 + len(word.text) // 256 + path_work(word.text))
+    effect, kind, _, label, _, _ = slot
+    if kind in ("text", "literal"):
         return
     if not kind:
-        parser.emit(EFFECT_OF_VERB[slot.effect], word, slot.label)
+        parser.emit(EFFECT_OF_VERB[effect], word, label)
         return
     if kind in ("path", "any"):
         parser.paths.append(word)
     if (handler := _HANDLERS.get(kind)) is not None:
-        handler(parser, slot.effect, word, slot.label)
+        handler(parser, effect, word, label)
+    elif kind in _OF_WRITTEN_FILES:
+        from corral.guard.analysis import written_files  # noqa: PLC0415  few programs need it
+
+        written_files.HANDLERS[kind](parser, word)
     else:
-        _embedded(parser, kind[5:], slot.effect, word)  # `lang:sed`
+        _embedded(parser, kind[5:], effect, word)  # `lang:sed`
 
 
 def _embedded(parser: OptionParser, language: str, effect: str, word: Word) -> None:
@@ -61,11 +72,13 @@ def _embedded(parser: OptionParser, language: str, effect: str, word: Word) -> N
 
 def _path(parser: OptionParser, effect: str, word: Word, label: str) -> None:
     """Record that a path is read, written, deleted, loaded or entered."""
-    if "://" in word.text or word.text.startswith("file:"):
-        word = _local_path(parser, word)
     if effect == "chdir":
         _chdir(parser, word)
         return
+    if "://" in word.text or word.text.startswith("file:"):
+        local = _local_path(parser, word)
+        if local is not word:  # to a program that knows no addresses the whole word is a path
+            parser.emit(effect if effect in ("writes", "deletes", "runs") else "reads", local, label)
     if effect == "loads":
         parser.emit("code-loaded", word, label)
         for part in word.text.split(":") if "://" not in word.text else [word.text]:  # a class path has several parts
@@ -74,10 +87,12 @@ def _path(parser: OptionParser, effect: str, word: Word, label: str) -> None:
     if effect == "runs":
         _script(parser, "runs", word, label)
         return
-    if effect == "reads" and word.text.startswith(("@/", "@../", "@~/")):  # a file that contains further arguments
+    if word.text.startswith(("@/", "@../", "@~/")):  # a file that contains further arguments
         parser.emit("reads", word.part(word.text[1:]), label)
     if effect == "writes" and word.text.startswith(("|", "!", "%pipe%", "pipe:|")):
         parser.emit("code-option", word, label)  # programs that print run these as commands
+    if effect == "writes" and "|" in word.text:
+        heuristics.judge_text(parser, word)  # `ffmpeg -f tee 'a|b'` writes both
     if effect not in ("reads", "writes", "deletes"):
         if effect in EFFECT_OF_VERB:
             # Installing the project itself fetches only its declared dependencies.
@@ -86,7 +101,7 @@ def _path(parser: OptionParser, effect: str, word: Word, label: str) -> None:
         effect = "reads"
     parser.emit(effect, word, label)
     if effect == "writes":
-        parser.walker.note_written(word, parser.command.cwds)
+        parser.walker.note_written(word, parser.command.cwds, is_empty=parser.row["id"] in ("mkdir", "touch"))
 
 
 def _local_path(parser: OptionParser, word: Word) -> Word:
@@ -177,25 +192,24 @@ def _script(parser: OptionParser, effect: str, word: Word, label: str) -> None:
     if "@" in text.rpartition("/")[2][1:]:  # `go run example.com/x@latest`
         parser.emit("network-maybe", word)
     parser.emit("runs", word, label)
+    if parser.row.get("interpreter"):
+        parser.emit("reads", word, label)  # timeit.py of the system's Python runs its argument
     if parser.row["id"] in _SAME_SHELL:
         parser.frame.scope.forget()  # the script may set any variable
-    _run_written(parser, word, "")
+    absolute = parser.walker.machine.absolute
+    folders = [absolute(text, cwd).rpartition("/")[0] for cwd in parser.command.cwds or ()]
+    _run_written(parser, word, "", folders=folders)
     heuristics.judge_script_arguments(parser, word)
 
 
-def _run_written(parser: OptionParser, word: Word, *suffixes: str) -> None:
-    """Report code that this call writes itself: the file, a file that the glob matches, or a file below the directory."""
-    written = parser.walker.written
-    if not written or HOLE in word.text:
-        return
-    absolute = parser.walker.machine.absolute
-    names = [absolute(word.text, cwd) + suffix for cwd in parser.command.cwds or () for suffix in suffixes]
-    if HOLE in written or any(
-        path == name or path.startswith(name.rstrip("/") + "/") or (word.glob and _may_match(path, name))
-        for path in written
-        for name in names
-    ):
-        parser.emit("run-written", word)
+def _run_written(parser: OptionParser, word: Word, *suffixes: str, folders: Iterable[str] | None = None) -> None:
+    """Report code that this call writes itself, and modules that it writes to folders in which the program looks first."""
+    if parser.walker.written:
+        from corral.guard.analysis import written_files  # noqa: PLC0415  most calls write nothing
+
+        written_files.report_written(parser, word, *suffixes)
+        if folders is not None:
+            written_files.report_shadowing(parser, word, folders)
 
 
 def _environment(parser: OptionParser, effect: str, word: Word, label: str) -> None:
@@ -203,12 +217,6 @@ def _environment(parser: OptionParser, effect: str, word: Word, label: str) -> N
     for name, value in parser.frame.scope.variables.items():
         if isinstance(value, str) and ("$(" in value or "`" in value):
             parser.emit("code-option", word.part(f"{name}={value}"), label)
-
-
-def _input(parser: OptionParser, effect: str, word: Word, label: str) -> None:
-    """Judge the known text of standard input in the language that the label names."""
-    for line in (parser.frame.stdin or "").splitlines():
-        _embedded(parser, label, effect, word.part(line))
 
 
 def _module(parser: OptionParser, effect: str, word: Word, label: str) -> None:
@@ -219,7 +227,10 @@ def _module(parser: OptionParser, effect: str, word: Word, label: str) -> None:
     else:
         if slots is None and row_of(word.text) is not None:
             judge_nested_command(parser, [word, *parser.rest])  # `python -m pip` is pip
-        _run_written(parser, word.part(word.text.replace(".", "/")), "", ".py")
+        _run_written(parser, word.part(word.text.replace(".", "/")), "", ".py", folders=parser.command.cwds or ())
+        if word.text in _RUNS_ARGUMENTS:
+            for argument in parser.rest:
+                _run_written(parser, argument, "", ".py")
     for slot in slots_of(slots or ()):
         if slot.kind and slot.kind != "code":
             fill(parser, slot, word)
@@ -227,8 +238,16 @@ def _module(parser: OptionParser, effect: str, word: Word, label: str) -> None:
             parser.emit("code" if slot.effect == "runs" else EFFECT_OF_VERB[slot.effect], word, label)
 
 
+def _revision(parser: OptionParser, effect: str, word: Word, label: str) -> None:
+    """Judge a revision of git: `HEAD:path` names a file."""
+    heuristics.judge_revision(parser, word)
+
+
 def _stdin_code(parser: OptionParser, effect: str, word: Word, label: str) -> None:
-    """Judge an interpreter that reads its program from standard input."""
+    """Judge an interpreter that reads its program from standard input, or a program that reads names of files there."""
+    if effect == "reads":
+        parser.emit("reads", word.part(HOLE))
+        return
     parser.emit("code-stdin", word)
     if parser.row.get("interpreter") == "shell" and parser.frame.stdin is not None:
         parser.walker.nested(parser.frame.stdin, word, parser.frame, None, "")
@@ -243,13 +262,15 @@ def _list_file(parser: OptionParser, effect: str, word: Word, label: str) -> Non
 def _assignment(parser: OptionParser, effect: str, word: Word, label: str) -> None:
     """Judge VAR=value."""
     name, _, value = word.text.partition("=")
+    if "-i" in parser.seen and parser.row["id"] == "declare":
+        parser.walker.evaluate(value, parser.frame, word)
     parser.walker.assign(parser.frame, parser.command, name, value, word.part(value))
 
 
 def _variable_name(parser: OptionParser, effect: str, word: Word, label: str) -> None:
     """Forget the value of a variable that the command sets."""
-    if "[" in word.text and ("$(" in word.text or "`" in word.text):
-        parser.emit("code-unproven", word)
+    if not word.proven or "[" in word.text:
+        parser.walker.evaluate(word.text, parser.frame, word)
     parser.walker.assign(parser.frame, parser.command, word.text, None, word)
 
 
@@ -274,7 +295,8 @@ def _make_variable(parser: OptionParser, effect: str, word: Word, label: str) ->
 
 
 def _args(parser: OptionParser, effect: str, word: Word, label: str) -> None:
-    """Judge the options that a variable holds for the program that the label names (`git-push`). Operands are ignored."""
+    """Judge the arguments that a word holds for the program that the label names (`git-push`; `ld,`: separated by commas)."""
+    label, commas, _ = label.partition(",")
     row = row_of(label.partition("-")[0])
     for name in label.split("-")[1:]:
         row = (row or {}).get("sub", {}).get(name)
@@ -282,14 +304,19 @@ def _args(parser: OptionParser, effect: str, word: Word, label: str) -> None:
         parser.emit("code-option", word, label)
         return
     inner = {key: value for key, value in row.items() if key not in ("sub", "bare", "effects")}
-    inner["operands"] = (("", "text", "*", "", (), ()),)
-    parser.for_row(inner).parse([word, *(word.part(part) for part in _split(word.text))])
+    inner["operands"] = GUESSED_OPERANDS
+    reader = parser.for_row(inner)
+    reader.parse([word, *(word.part(part) for part in (word.text.split(",") if commas else _split(word.text)))])
+    if reader.operand_effects:
+        parser.emit("code-option", word, label)  # `--remove-files`: the operands are only known when the program runs
 
 
 def _arithmetic(parser: OptionParser, effect: str, word: Word, label: str) -> None:
     """Judge an arithmetic expression: the shell evaluates the text of the word again."""
-    if "$(" in word.text or "`" in word.text or HOLE in word.text or parser.walker.tainted:
+    if "$(" in word.text or "`" in word.text or HOLE in word.text:
         parser.emit("code-unproven", word)
+    parser.walker.evaluate(word.text, parser.frame, word)
+    parser.walker.follow_arithmetic(word.text, parser.frame)
 
 
 def _placeholder(parser: OptionParser, effect: str, word: Word, label: str) -> None:
@@ -308,8 +335,10 @@ def _config(parser: OptionParser, effect: str, word: Word, label: str) -> None:
             fill(parser, slot, word.part(value))
         elif value.lower() not in ("true", "false", "cat", "less", ""):
             fill(parser, slot, word.part(value.removeprefix("!")))
-    if known is None and HOLE in key:
-        parser.emit("word-unproven", word)
+    if known is None:
+        heuristics.judge_text(parser, word.part(value))
+        if HOLE in key:
+            parser.emit("word-unproven", word)
 
 
 def _setting(parser: OptionParser, effect: str, word: Word, label: str) -> None:
@@ -317,13 +346,18 @@ def _setting(parser: OptionParser, effect: str, word: Word, label: str) -> None:
     operands = parser.operands
     at = next((i for i, w in enumerate(operands) if w is word), len(operands))
     value = operands[at + 1] if at + 1 < len(operands) else None
+    key, equals, text = word.text.partition("=")
+    if equals:
+        word, value = word.part(key), word.part(text)  # `npm config set key=value`
     if value is None or (at > 0 and operands[at - 1].text == "get"):
         return
     known = _config_slots(parser, word.text)
-    if not word.proven or (known and known[0].effect != "reads"):
+    if not word.proven or (known and known[0].effect not in ("", "reads")):
         parser.emit(EFFECT_OF_VERB[effect], word.part(f"{word.text} {value.text}"), label)
     elif known:
         fill(parser, known[0], value)
+    else:
+        heuristics.judge_text(parser, value)
 
 
 def _config_slots(parser: OptionParser, key: str) -> list[Slot] | None:
@@ -335,6 +369,13 @@ def _config_slots(parser: OptionParser, key: str) -> list[Slot] | None:
         if fits if star else key == head:
             return slots_of(slots)
     return None
+
+
+def _unpacked(parser: OptionParser, effect: str, word: Word, label: str) -> None:
+    """Judge an archive or a patch, which writes files that no word names."""
+    from corral.guard.analysis import unpacking  # noqa: PLC0415  few programs need it
+
+    (unpacking.judge_patch if label == "patch" else unpacking.judge_archive)(parser, word)
 
 
 def _class(parser: OptionParser, effect: str, word: Word, label: str) -> None:
@@ -398,20 +439,28 @@ def judge_nested_command(parser: OptionParser, words: list[Word], *, until_semic
                 used = index + 1
                 words = words[:index]
                 break
+    parser.walker.spend(len(words))
     words = [_with_holes(parser, w) for w in words]
     if words:
         heuristics.judge_launched_name(parser, words[0])
     if parser.row.get("appends"):
         words.append(Word(HOLE, words[-1].end if words else 0, multi=True))
     if words:
-        parser.walker.judge_wrapped_command(parser.frame.enter(), parser.command, words)
+        frame = parser.frame.enter()
+        if not parser.seen.isdisjoint(_RUNS_ELSEWHERE):
+            frame.scope = frame.scope.copy()
+            frame.scope.cwds = None
+        parser.walker.judge_wrapped_command(frame, parser.command, words)
     return used
 
 
 def _with_holes(parser: OptionParser, word: Word) -> Word:
     """Return a word with its placeholders replaced by holes, or for `find` by a glob below the starting point."""
     text, operands = word.text, parser.operands
-    if parser.row["style"] == "find" and "{}" in text and len(operands) == 1 and operands[0].proven:
+    is_found = parser.row["style"] == "find" and "{}" in text and len(operands) == 1 and operands[0].proven
+    # `find` also finds its starting point: {}. and {}{} may be `..`
+    is_name = ".." not in text.replace("{}", ".").split("/")
+    if is_found and is_name and not _follows_links(parser, text):
         found = text.replace("{}", f"{operands[0].text}/?")
         return Word(found, word.start, word.end, glob=True, argument=word.argument)
     for placeholder in parser.placeholders:
@@ -419,23 +468,26 @@ def _with_holes(parser: OptionParser, word: Word) -> Word:
     return word if text == word.text else word.part(text)
 
 
+def _follows_links(parser: OptionParser, text: str) -> bool:
+    """Return whether `find`, or a path such as `{}/x`, goes through a link that `find` finds, or `{}` may be the dot of a `..`."""
+    texts = [word.text for word in parser.command.words]
+    behind = text.partition("{}")[2]
+    is_longer = "{}" in behind or behind == "." or behind.startswith(("/", "./"))
+    return is_longer or not _FOLLOWS.isdisjoint(texts) or ("-type", "l") in pairwise(texts)
+
+
 _HANDLERS: dict[str, Callable[[OptionParser, str, Word, str], object]] = {
     "alias": _alias, "args": _args, "arithmetic": _arithmetic, "assign": _assignment, "atpath": _at_path, "class": _class,
-    "code": _code, "config": _config, "environment": _environment, "hostpath": _host_path, "input": _input,
+    "code": _code, "config": _config, "environment": _environment, "hostpath": _host_path,
     "listfile": _list_file, "makevar": _make_variable, "mark": _placeholder, "module": _module, "name": _variable_name,
-    "path": _path, "remote": _remote, "script": _script, "setting": _setting, "shell": judge_shell_text, "stdin": _stdin_code,
-    "url": _url, "words": _command_line,
+    "path": _path, "ref": _revision, "remote": _remote, "script": _script, "setting": _setting, "shell": judge_shell_text, "stdin": _stdin_code,
+    "ownremote": heuristics.judge_own_remote, "url": _url, "words": _command_line,
     "any": lambda parser, effect, word, label: heuristics.judge_undescribed_word(parser, word),
     "argv": lambda parser, effect, word, label: judge_nested_command(parser, [word]),
     "package": lambda parser, effect, word, label: _path(parser, "writes", word.part("package.json"), ""),
     "unnamed": lambda parser, effect, word, label: parser.walker.written.add(HOLE),  # it writes files that no word names
+    "unpacked": _unpacked,
 }  # fmt: skip
-
-
-def _may_match(path: str, glob: str) -> bool:
-    from fnmatch import fnmatchcase  # noqa: PLC0415  only for a glob that is run
-
-    return fnmatchcase(path, glob)
 
 
 def _split(text: str) -> list[str]:

@@ -2,40 +2,44 @@
 
 from __future__ import annotations
 
-from corral._lib.lazy_regex import pattern
+from corral._lib.lazy_regex import Following, pattern
 from corral.guard.analysis.addresses import network_effect
-from corral.guard.analysis.command import assign_from_word, assign_variable
-from corral.guard.analysis.scope import TAINT
+from corral.guard.analysis.command import assign_variable
+from corral.guard.analysis.scope import Frame, LimitExceeded, is_tainted
 from corral.guard.analysis.syntax_tree import changed_below, children, subtree
 from corral.guard.shell.braces import HOLE
-from corral.guard.shell.expansion import NUMBER_HOLE, Word
+from corral.guard.shell.expansion import NUMBER_HOLE, Word, has_gap, is_number
+from corral.guard.shell.parser import Script
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from corral.guard.analysis.scope import Frame, Scope
+    from corral.guard.analysis.scope import Scope
     from corral.guard.analysis.walker import Walker
     from corral.guard.shell.expansion import Value
     from corral.guard.shell.heredoc import Heredoc
-    from corral.guard.shell.parser import Node, Script
+    from corral.guard.shell.parser import Node
 
     Target = tuple[str, Word]  # "reads", "writes" or the effect of a connection, and the path or address
 
 MAX_UNROLLED = 8  # values of a constant loop that are followed one by one
+MAX_COMMANDS_UNROLLED = 1500  # behind them no loop is followed so, because a long script may have a thousand loops
 TOKENS = frozenset({
     ";", "&", ";;", ";&", ";;&", "&&", "||", "|", "|&", "comment", "then", "do", "done", "fi", "in", "esac", "if", "elif",
     "else", "while", "until", "for", "select", "case", ")", "(", "{", "}",
 }) | {"\n"}  # fmt: skip
-_QUOTED_SUBSCRIPT = pattern(r"'[^']*\[[^']*(?:\$\(|`)|\\\$\(")  # a literal that arithmetic would evaluate
+_IN_QUOTES = Following(r"\[", r"\$\(|`", "'")
+_FIRST_ASSIGNMENT = pattern(r"for\s*+\(\(\s*+([A-Za-z_]\w*+)\s*+=(?!=)")
+# A redirect such as {name}< file sets the variable, and the grammar takes {name} for a word.
+_NAMED_DESCRIPTOR = pattern(r"(?<!\$)\{([A-Za-z_]\w*+)(?:(\[)|\}(?=[<>]))")
 _ENDS_COMMAND = pattern(r"(?<!\\)[<>|&;()\n]")
 _QUOTES = pattern(r"['\"\\]")
+_ARITHMETIC_TESTS = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-v", "-R"})
 _COMPARES = pattern(r"\s-(?:eq|ne|lt|le|gt|ge)\s|-v\s")
-_SETS = pattern(
-    r"([A-Za-z_]\w*)\s*(?:\[[^\]]*\]\s*)?(?:(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--)|(?:\+\+|--)\s*([A-Za-z_]\w*)"
-)
 _QUOTED_OR_EXPANDED = frozenset({
     "string", "raw_string", "ansi_c_string", "translated_string", "command_substitution", "process_substitution", "expansion",
     "arithmetic_expansion",
 })  # fmt: skip
+_BRACE = pattern(r"(?<!\$)\{")
 _TRUE = ("true", ":", "[ 1 ]", "[[ 1 ]]", "((1))", "(( 1 ))", "/bin/true", "test 1")
 _FALSE = ("false", "/bin/false", "! true")
 _ENDLESS = frozenset([("while", *c.split()) for c in _TRUE] + [("until", *c.split()) for c in _FALSE])
@@ -45,11 +49,36 @@ _FUNCTION_BODIES = frozenset({
 })  # fmt: skip
 
 
+def lines(walker: Walker, root: Node, frame: Frame) -> None:
+    """Walk the lines of a script. An error in an expansion drops the rest of the line, and bash goes on with the next."""
+    text, source = frame.script.text, frame.script.source
+    if "}<" in text or "}>" in text:
+        for match in _NAMED_DESCRIPTOR.finditer(text):
+            frame.scope.distrust(match.group(1))
+            if match.group(2):  # bash evaluates the subscript of {name[x]}< file
+                walker.report("unparsed", frame.whole())
+                frame.scope.forget_variables()
+    outer, walker.line_exits = walker.line_exits, []
+    line: list[Node] = []
+    nodes = children(root, frame)
+    if frame.script.is_one_line:
+        line, nodes = nodes, []
+    for child in nodes:
+        if line and b"\n" in source[line[-1].end_byte : child.start_byte]:
+            walker.sequence(line, frame)
+            frame.allow_dropped_line()
+            line = []
+        line.append(child)
+    walker.sequence(line, frame)
+    frame.allow_dropped_line()
+    walker.line_exits = outer
+
+
 def assigned(walker: Walker, node: Node, frame: Frame) -> tuple[str, Value, Word]:
     """Return the name and the value of an assignment, and a word that shows where it stands."""
     nodes = node.children
     at = frame.word_at(node)
-    if len(nodes) < 2:
+    if len(nodes) < 2 or has_gap(node):
         frame.report("unparsed", node)
         return at.text, None, at
     text_of = frame.script.text_of
@@ -60,10 +89,16 @@ def assigned(walker: Walker, node: Node, frame: Frame) -> tuple[str, Value, Word
         if nodes[2].type == "array":
             words: list[Word] = []
             for child in children(nodes[2], frame):
+                element = text_of(child)
+                if element[:1] == "[" and "]" in element:
+                    walker.evaluate(element[1 : element.rindex("]")], frame, at)
                 if child.type == "variable_assignment":  # an element of an associative array
                     frame.scan(child)
+                    frame.follow_arithmetic(text_of(child).partition("]")[0].lstrip("["))
                     words.append(Word(HOLE))
                 elif child.type not in ("(", ")", "comment"):
+                    if text_of(child).startswith("["):  # a subscript, which the grammar takes for text
+                        frame.follow_arithmetic(text_of(child))
                     words += frame.words(child)
             value = [w.text for w in words] if all(w.proven for w in words) else None
         else:
@@ -72,8 +107,10 @@ def assigned(walker: Walker, node: Node, frame: Frame) -> tuple[str, Value, Word
             frame.report("unparsed", node)
     if target.type == "subscript":
         frame.scan(target)
-        if walker.tainted or "'" in name:
+        frame.follow_arithmetic(name.partition("[")[2][:-1])
+        if "'" in name:
             walker.report("code-unproven", at)
+        walker.evaluate(name.partition("[")[2], frame, at)
         return text_of(target.children[0]), None, at
     if nodes[1].type == "+=":
         old = frame.scope.variables.get(name)
@@ -97,109 +134,95 @@ def assignments(walker: Walker, node: Node, frame: Frame) -> None:
 def declaration(walker: Walker, node: Node, frame: Frame) -> None:
     nodes = children(node, frame)
     keyword = nodes[0].type
-    scope = frame.scope
     command = walker.add_command(frame, [frame.word_at(node)], keyword)
-    flags = ""
-    hides = scope.locals is not None and keyword in ("local", "declare", "typeset")
-    bare: list[str] = []
-    made: list[tuple[str, Value, Word]]
-    made = []  # bash expands all values before it sets the first: declare A=1 B=$A gives B the old A
+    words: list[Word | tuple[str, Value, Word]]
+    words = []  # bash expands all values before it sets the first: declare A=1 B=$A gives B the old A
     for child in nodes[1:]:
-        kind = child.type
-        if kind == "variable_assignment":
+        if child.type == "variable_assignment":
             name, value, word = assigned(walker, child, frame)
-            if "i" in flags and (walker.tainted or (isinstance(value, str) and ("$(" in value or "`" in value))):
-                command.emit("code-unproven", word)
-            if "n" in flags:  # a later assignment to this name sets another variable
-                command.emit("word-unproven", word)
-            if hides and "g" not in flags:
-                scope.hide(name)
-            made.append((name, value, word))
-        elif kind in ("file_redirect", "herestring_redirect"):
+            words.append((name, None if _expands_braces(child, frame) else value, word))
+        elif child.type in ("file_redirect", "herestring_redirect"):
             frame.report("unparsed", child)
             frame.scan(child)
         else:
-            for word in frame.words(child):
-                if word.text.startswith("-"):
-                    flags += word.text
-                elif word.proven and word.text.isidentifier():
-                    if "n" in flags:
-                        command.emit("word-unproven", word)
-                    if hides and "g" not in flags:
-                        scope.hide(word.text)
-                        scope.variables[word.text] = ""
-                    bare.append(word.text)
-                elif not word.proven or "=" in word.text or "[" in word.text:
-                    command.emit("word-unproven", word)
-                    assign_from_word(walker, frame, command, word)
-    attributes = "".join(flag for flag in "nilucr" if flag in flags) or ("r" if keyword == "readonly" else "")
-    for name, value, word in made:  # any attribute but -r changes the value
-        assign_variable(walker, frame, command, name, None if attributes.strip("r") else value, word)
-    if attributes:
-        for name in bare + [name for name, _, _ in made]:
-            scope.attributes[name] = scope.attributes.get(name, "") + attributes
+            words += frame.words(child)
+    from corral.guard.analysis.declarations import declare  # noqa: PLC0415  few calls need it
+
+    declare(frame, command, keyword, words)
+
+
+def _expands_braces(node: Node, frame: Frame) -> bool:
+    """Return whether a declaration sets the variable several times, as `export x={a,b}` does. A plain assignment expands no braces."""
+    nodes = node.children
+    if len(nodes) < 3 or _BRACE.search(frame.script.text_of(nodes[2])) is None:
+        return False
+    return nodes[2].type in ("word", "concatenation", "brace_expression") and len(frame.words(nodes[2])) != 1
 
 
 def unset(walker: Walker, node: Node, frame: Frame) -> None:
-    scope = frame.scope
-    for child in children(node, frame)[1:]:
-        for word in frame.words(child):
-            if "[" in word.text and ("$(" in word.text or "`" in word.text):
-                walker.report("code-unproven", word)
-            name, subscript, _ = word.text.partition("[")
-            if not word.proven:
-                scope.variables = dict.fromkeys(scope.variables)
-                scope.undefine(HOLE)
-            is_unset = word.proven and not subscript and name not in scope.attributes
-            scope.variables[name] = "" if is_unset else None
-            scope.undefine(name)
+    words = [word for child in children(node, frame)[1:] for word in frame.words(child)]
+    walker.follow_declaration(frame, walker.add_command(frame, [frame.word_at(node)], "unset"), "unset", words)
 
 
 def test(walker: Walker, node: Node, frame: Frame) -> None:
     frame.scan(node)
+    walker.spend((node.end_byte - node.start_byte) // 2)
     text = frame.script.text_of(node)
     if not text.startswith("[["):
         if _ENDS_COMMAND.search(_unquoted_text(node, frame.script)):  # redirects and lists work inside [ … ]
             frame.report("unparsed", node)
-        if "-v" in text and (walker.tainted or _QUOTED_SUBSCRIPT.search(text)):
-            frame.report("code-unproven", node)
+        if "-v" in text:
+            if _has_quoted_subscript(text):
+                frame.report("code-unproven", node)
+            frame.evaluate(text, node)
+            at = text.find("[", 2)
+            if at >= 0:
+                walker.follow_arithmetic(text[at + 1 :], frame)
         return
     if "=~" in text:
         frame.scope.variables["BASH_REMATCH"] = None
-    if _COMPARES.search(text) and (
-        walker.tainted or _QUOTED_SUBSCRIPT.search(text) or TAINT.search(_QUOTES.sub("", text))
-    ):
-        frame.report("code-unproven", node)
+    if _COMPARES.search(text):
+        if _has_quoted_subscript(text) or is_tainted(_QUOTES.sub("", text[2:])):
+            frame.report("code-unproven", node)
+        frame.evaluate(text, node)
+    for current in subtree(node):
+        frame.spend(1)
+        kinds = [frame.script.text_of(child) for child in current.children if child.type == "test_operator"]
+        if any(kind in _ARITHMETIC_TESTS for kind in kinds):
+            for child in current.children:
+                if child.type != "test_operator":
+                    walker.follow_arithmetic(frame.script.text_of(child), frame)
+
+
+def _has_quoted_subscript(text: str) -> bool:
+    """Return whether a text contains a literal that arithmetic would evaluate."""
+    return "\\$(" in text or _IN_QUOTES.search(text.partition("'")[2])
 
 
 def _unquoted_text(node: Node, script: Script) -> str:
     """Return the text of a node without its quoted and expanded parts."""
-    made = ""
+    made = []
     at = node.start_byte
     stack = [node]
     while stack:
         current = stack.pop()
         if current.type in _QUOTED_OR_EXPANDED:
-            made += script.cut(at, current.start_byte) + "x"
+            made += [script.cut(at, current.start_byte), "x"]
             at = current.end_byte
         else:
             stack.extend(reversed(current.children))
-    return made + script.cut(at, node.end_byte)
+    return "".join(made) + script.cut(at, node.end_byte)
 
 
 def arithmetic(walker: Walker, node: Node, frame: Frame) -> None:
     """Judge the substitutions in arithmetic, and the literals that it would evaluate a second time."""
     for child in node.children:
         frame.scan(child, True)
-    if walker.tainted:
-        frame.report("code-unproven", node)
-    variables = frame.scope.variables
-    for match in _SETS.finditer(frame.script.text_of(node)):
-        name = match.group(1) or match.group(2)
-        if name in variables:  # behind `&&` the assignment may not happen
-            old = variables[name]
-            is_number = isinstance(old, str) and (old.isdigit() or old in ("", NUMBER_HOLE))
-            variables[name] = NUMBER_HOLE if is_number else None
+    frame.evaluate(frame.script.text_of(node), node)
+    text = frame.script.text_of(node).lstrip("$")
+    if node.type != "compound_statement":
+        frame.allow_error(text)
+    walker.follow_arithmetic(text, frame)
 
 
 def conditional(walker: Walker, node: Node, frame: Frame) -> None:
@@ -228,6 +251,8 @@ def conditional(walker: Walker, node: Node, frame: Frame) -> None:
 def loop(walker: Walker, node: Node, frame: Frame) -> None:
     """Walk `while`, `until` and `for ((…))`."""
     is_arithmetic = node.type == "c_style_for_statement"
+    if is_arithmetic and (first := _FIRST_ASSIGNMENT.match(frame.script.text_of(node))) is not None:
+        frame.scope.variables[first.group(1)] = NUMBER_HOLE
     _forget_changes(walker, node, frame)
     _report_fork_bomb(walker, node, frame)
     inner = frame.fork()
@@ -237,10 +262,9 @@ def loop(walker: Walker, node: Node, frame: Frame) -> None:
             walker.block(child, inner)
         elif is_arithmetic:
             frame.scan(child, True)
+            frame.evaluate(frame.script.text_of(child), child)
         elif child.type not in TOKENS:
             walker.sequence([child], inner)
-    if is_arithmetic and walker.tainted:
-        frame.report("code-unproven", node)
     frame.merge([inner.scope, frame.scope.copy(), *walker.loop_exits.pop()])
 
 
@@ -249,18 +273,29 @@ def _report_fork_bomb(walker: Walker, node: Node, frame: Frame) -> None:
     header, _, _ = frame.script.text_of(node).partition("do")
     words = header.replace(";", " ").split()
     endless = tuple(words) in _ENDLESS or (words[:1] == ["for"] and "".join(words[1:]) == "(())")
+    walker.spend((node.end_byte - node.start_byte) // 4 if endless else 0)
     if endless and any(current.type == "&" for current in subtree(node)):
         walker.report("flood", Word(header.strip(), *frame.script.span(node.start_byte, node.end_byte)))
 
 
 def _forget_changes(walker: Walker, node: Node, frame: Frame) -> None:
     """Forget the variables that a loop's body changes, because the body runs again with the new values."""
-    names, moves, everything = changed_below(node, frame.script, frame.scope.functions)
-    walker.spend(len(frame.scope.variables) // 4 + 1)
+    walker.spend(len(frame.scope.variables) // 16 + 1)
+    for current in subtree(node):
+        frame.spend(1)
+        if current.type == "function_definition":  # a later round may call it
+            name, body = _parts_of_function(current, frame.script)
+            known = frame.scope.functions.get(name, ())
+            frame.scope.functions[name] = (*known, (frame.script, body))
+            frame.scope.maybe_undefined |= frozenset() if known else {name}
+    names, counters, moves, everything = changed_below(node, frame)
     if everything:
         frame.scope.variables = dict.fromkeys(frame.scope.variables)
         frame.scope.args = None
-    frame.scope.variables.update(dict.fromkeys(names))
+    variables = frame.scope.variables
+    for name in counters:
+        variables[name] = NUMBER_HOLE if is_number(variables.get(name)) else None
+    variables.update(dict.fromkeys(names))
     if moves:
         frame.scope.cwds = None
 
@@ -285,9 +320,11 @@ def iteration(walker: Walker, node: Node, frame: Frame) -> None:
         values = [Word(a) for a in frame.scope.args] if frame.scope.args is not None else [Word(HOLE)]
     before = frame.scope.copy()
     constant = len(values) <= MAX_UNROLLED and all(w.proven for w in values)
+    constant = constant and len(walker.commands) < MAX_COMMANDS_UNROLLED
     if not constant or nodes[0].type == "select":
         _forget_changes(walker, body, frame)
-        values = [Word(HOLE)]
+        counts = listed and all(w.proven and w.text.isdigit() for w in values)
+        values = [Word(NUMBER_HOLE if counts else HOLE)]
     command = walker.add_command(frame, [frame.word_at(node)])
     walker.loop_exits.append([])
     for value in values:
@@ -308,7 +345,7 @@ def case(walker: Walker, node: Node, frame: Frame) -> None:
             if fallen is not None:
                 inner.merge([inner.scope.copy(), fallen.copy()])
             branches.append(inner.scope)
-            parts = children(child, frame)
+            parts = children(child, frame, joins=True)
             start = next((i for i, part in enumerate(parts) if part.type == ")"), len(parts))
             for part in parts[:start]:
                 frame.scan(part)
@@ -319,16 +356,22 @@ def case(walker: Walker, node: Node, frame: Frame) -> None:
     frame.merge(branches)
 
 
+def _parts_of_function(node: Node, script: Script) -> tuple[str, Node]:
+    name = next(script.text_of(c) for c in node.children if c.type == "word")
+    return name, next(c for c in node.children if c.type in _FUNCTION_BODIES)
+
+
 def function(walker: Walker, node: Node, frame: Frame) -> None:
     script = frame.script
-    name = next(script.text_of(c) for c in node.children if c.type == "word")
-    body = next(c for c in node.children if c.type in _FUNCTION_BODIES)
+    name, body = _parts_of_function(node, script)
     frame.scope.functions[name] = ((script, body),)
+    walker.bodies.append((name, script, body))
     frame.scope.maybe_undefined -= {name}
-    for child in node.children:
+    for child in children(node, frame):  # reports a carriage return, which is part of the name
         if child.type == "file_redirect":
             targets, extra = redirect(walker, child, frame)
             walker.record_targets(child, frame, targets, extra)
+            frame.scope.maybe_undefined |= {name}  # if a redirect fails, a call does not run the body
 
 
 def redirect(walker: Walker, node: Node, frame: Frame) -> tuple[list[Target], list[Word]]:
@@ -374,20 +417,39 @@ def _connection(word: Word) -> list[Target]:
 
 
 def _heredoc_text(walker: Walker, heredoc: Heredoc, frame: Frame, node: Node) -> str | None:
-    """Judge the substitutions in a here-document; return its text if it is known."""
+    """Expand a here-document as the double-quoted string that it is to bash; return its text if it is known."""
     text = heredoc.body.decode("utf-8", "replace")
-    if "[" in text and TAINT.search(text):
+    if is_tainted(text):
         walker.tainted = True
     if heredoc.quoted:
         return text
-    from corral.guard.shell.heredoc import HeredocError, substitutions  # noqa: PLC0415  the parser has loaded it
+    if "$" not in text and "`" not in text:
+        return text.replace("\\\\", "\\")
+    made = _expand_body(walker, heredoc.body, frame, frame.word_at(node))
+    return None if made is None or HOLE in made or NUMBER_HOLE in made else made
 
-    at = frame.word_at(node)
+
+def _expand_body(walker: Walker, body: bytes, frame: Frame, word: Word) -> str | None:
+    """Return the text that the body of a here-document becomes, or None if it cannot be parsed."""
+    from corral.guard.shell.heredoc import HeredocError, HeredocTimeout, as_string  # noqa: PLC0415  the parser has loaded it
+
+    frame.check_depth()
+    walker.spend(body.count(b"$") * 20)
     try:
-        inner = substitutions(heredoc.body)
+        text = ": " + as_string(body, walker.is_late).decode("utf-8", "replace")
+        script = Script(text, fixed_span=(word.start, word.end), is_late=walker.is_late_to_parse)
+        reason = "" if script.problem is None else f": {script.problem[1]}"
+    except HeredocTimeout:
+        raise LimitExceeded("more here-documents than the guard has time for") from None
     except HeredocError as error:
-        walker.report("unparsed", at, f": {error}")
+        script, reason = None, f": {error}"
+    root = None if script is None else script.root
+    commands = [] if root is None or root.has_error or reason else root.children
+    strings = commands[0].children[1:] if [c.type for c in commands] == ["command"] else []
+    if script is None or [s.type for s in strings] != ["string"] or strings[0].end_byte != len(script.source):
+        walker.report("unparsed", word, reason)
         return None
-    for command in inner:
-        walker.nested(command.decode("utf-8", "replace"), at, frame, frame.scope.copy())
-    return None if "$" in text or "`" in text else text.replace("\\\\", "\\")
+    text = Frame(walker, script, frame.scope, frame.depth + 1, frame.stdin).text(strings[0])
+    if len(script.used_heredocs) < len(script.heredocs):
+        walker.report("unparsed", word, ": text that only looks like a here-document")
+    return text

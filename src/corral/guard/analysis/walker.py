@@ -6,13 +6,26 @@ The walker is an abstract interpreter: it runs nothing, and it reports every nod
 from __future__ import annotations
 
 from corral._lib.lazy_regex import pattern
-from corral.guard.analysis import side_effects, statements
-from corral.guard.analysis.command import Command, assign_variable, judge_command, judge_simple_command, known_output
-from corral.guard.analysis.scope import UNSET, Frame, LimitExceeded, Scope, new_shell_scope
+from corral.guard.analysis import side_effects, simple_command, statements
+from corral.guard.analysis.command import (
+    Command,
+    assign_from_word,
+    assign_implicitly,
+    assign_variable,
+    judge_command,
+    printed_since,
+)
+from corral.guard.analysis.scope import Frame, LimitExceeded, Scope, new_shell_scope
 from corral.guard.analysis.statements import TOKENS, redirect
-from corral.guard.analysis.syntax_tree import children, first_error, leaves_the_shell, prints_plainly, tainted_below
+from corral.guard.analysis.syntax_tree import (
+    children,
+    first_error,
+    leaves_the_shell,
+    prints_plainly,
+    redirect_may_fail,
+    tainted_below,
+)
 from corral.guard.shell.braces import HOLE
-from corral.guard.shell.expansion import Word, begins_translated_string
 from corral.guard.shell.parser import Script
 
 TYPE_CHECKING = False
@@ -22,84 +35,148 @@ if TYPE_CHECKING:
 
     from corral.guard.analysis.statements import Target
     from corral.guard.machine import Machine
-    from corral.guard.shell.expansion import Value
+    from corral.guard.shell.expansion import Value, Word
     from corral.guard.shell.parser import Node
 
 
-MAX_COMMANDS = 2000  # against a call that takes longer than a second to judge
-MAX_WORK = 300_000  # about a microsecond each, against nested loops, thousands of variables, and arrays expanded again and again
+MAX_COMMANDS = 6000  # against a call that takes too long to judge
+MAX_WORK = 300_000  # against nested loops, thousands of variables, and arrays expanded again and again
+MAX_CPU_SECONDS = 0.2  # for one call, against text that costs more than its work says
+MAX_PARSE_SECONDS = 0.15  # of them, because the parser takes a third as long again after it has read its text
+WORK_BETWEEN_LOOKS = 1000  # at the clock
 MAX_NESTING = 60  # of statements, against Python's own recursion limit
-_RESERVED = frozenset({
-    "{", "}", "!", "if", "then", "else", "elif", "fi", "do", "done", "case", "esac", "function", "select", "[[", "]]", "until",
-    "while", "for",
-})  # fmt: skip
-_SETTERS = frozenset({"declare", "printf", "read", "mapfile", "getopts", "wait", "unset", "let"})
-_SUBSCRIPT = pattern(r"\w\\?['\"]?\[[^\n]*?(?:\$\\?['\"]?\(|`|\\)")  # perhaps a literal that arithmetic would evaluate
+_SETTERS = frozenset({"printf", "read", "mapfile", "getopts", "wait"})
+_INNER_BACKTICK = pattern(r"(?<!\\)(?:\\\\)*`")
 
 
 class Walker:
     """Collects the commands of one call."""
 
     __slots__ = (
-        "commands", "copies", "function_exits", "has_deleted", "level", "links", "loop_exits", "machine", "tainted",
-        "walked", "work", "written",
+        "assigned", "began", "bodies", "commands", "copies", "equation_names", "equations", "exports_functions", "function_exits", "has_limits",
+        "has_moved", "is_concurrent", "level", "line_exits", "linked_from", "links", "loop_exits", "machine", "names_judged", "next_look", "paths_made",
+        "paths_written",
+        "placed", "tainted", "unresolved", "walked", "work",
     )  # fmt: skip
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.commands: list[Command] = []
+        self.names_judged: set[int] = set()  # ids of the words that begin these commands, which keep them alive
+        self.assigned: set[str] = set()  # every variable that the call may set, in this shell or another
         self.level = 0
         self.tainted = False  # a literal contains text that arithmetic or a subscript would evaluate
+        self.equations: list[str] = []  # words that would assign a variable if arithmetic evaluated them
+        self.equation_names: set[str] = set()  # the names that these words assign
+        self.bodies: list[tuple[str, Script, Node]] = []  # every function of the call, with its name
+        self.exports_functions = False  # a child shell may call any function
         self.walked: set[int] = set()  # ids of the function bodies that were walked
-        self.written: set[str] = set()
+        self.paths_written: set[str] = set()
+        self.paths_made: set[str] = set()
+        # Texts of paths that belong to these sets. Most calls never ask for them, and to resolve a path takes as long as to parse it.
+        self.unresolved: list[tuple[set[str], str, tuple[str, ...]]] = []
         self.copies: dict[str, str] = {}  # paths that the call copies or links, and the name of the original
         self.links: set[str] = set()  # made by this call, so the guard cannot resolve them
-        self.has_deleted = False  # a file was deleted or renamed, so an existing file may be gone
+        self.has_limits = False  # the call sets limits, so a substitution may fail
+        self.placed: set[str] = set()  # the targets of copies and moves, which may be links if the call makes any
+        # The first command that runs after links were made at paths that no word names.
+        self.linked_from: int | None = None
+        self.is_concurrent = False  # commands may run later than their place in the script
+        self.has_moved = False  # a directory was perhaps moved, so `..` of the working directory may lead elsewhere
         self.function_exits: list[list[Scope]] = []  # the states at each `return`, for each function on the stack
         self.loop_exits: list[list[Scope]] = []  # the states at each `break` and `continue`, for each loop
+        self.line_exits: list[Scope] = []  # the states in which an error may end the line that is being walked
         self.work = 0
+        self.next_look = WORK_BETWEEN_LOOKS  # the work at which the clock is read again
+        self.began = 0.0  # on the machine's CPU clock; a short call never reads it
 
     def spend(self, work: int) -> None:
-        """Count work; raise LimitExceeded when it is too much to judge in a second."""
+        """Count work, about a microsecond each; raise LimitExceeded when it is too much or the time is up."""
         self.work += work
-        if self.work > MAX_WORK:
-            raise LimitExceeded("more work than the guard does for one call")
+        if self.work > self.next_look:
+            self.next_look = self.work + WORK_BETWEEN_LOOKS
+            if self.work > MAX_WORK or self.is_late():
+                raise LimitExceeded("more work than the guard does for one call")
+
+    def is_late(self, seconds: float = MAX_CPU_SECONDS) -> bool:
+        """Say whether the time for this call is up. The time begins with the first question."""
+        now = self.machine.cpu_seconds()
+        if not self.began:
+            self.began = now
+        return now - self.began > seconds
+
+    def look(self) -> None:
+        """Look at the clock now, before work that depends on the files of the project."""
+        self.next_look = 0
+        self.spend(1)
+
+    def is_late_to_parse(self) -> bool:
+        """Say whether the time in which the parser may read is up."""
+        return self.is_late(MAX_PARSE_SECONDS)
 
     def leave(self, name: str, scope: Scope) -> None:
         """Save the state where `return`, `break` or `continue` leaves a function or a loop."""
         for exits in self.function_exits[-1:] if name == "return" else self.loop_exits:
-            self.spend(len(scope.variables) // 16 + 1)
+            self.spend(len(scope.variables) // 64 + 2)
             exits.append(scope.copy())
 
     def add_command(self, frame: Frame, words: list[Word], name: str = "") -> Command:
         """Add a command that runs in a frame."""
         command = Command(name, words, frame.depth, frame.scope.cwds)
+        if self.commands:
+            self.names_judged.add(id(words[0]))
         self.commands.append(command)
         return command
 
     def report(self, key: str, word: Word, detail: str = "") -> None:
         """Record an effect of the script itself."""
         if key != "limit":
-            self._check_count()
+            self.check_count()
         command = Command("", [word], 0, None)
         command.emit(key, word, detail)
         self.commands.append(command)
 
-    def _check_count(self) -> None:
+    def check_count(self) -> None:
         if len(self.commands) >= MAX_COMMANDS:
             raise LimitExceeded(f"more than {MAX_COMMANDS} commands")
 
     def assign(self, frame: Frame, command: Command, name: str, value: Value, word: Word) -> None:
         """Set a variable that a command gets by name, and judge the change. Only a builtin's variables outlive the command."""
         setter = command.row["id"] if command.row else ""
-        name, subscript, _ = name.partition("[")
+        name, _, subscript = name.partition("[")
         if setter not in _SETTERS:
             frame = frame.fork()
-        elif setter == "unset":
-            frame.scope.undefine(name)
         if HOLE in name:
-            frame.scope.variables = dict.fromkeys([*frame.scope.variables, HOLE])
+            frame.scope.forget_variables()
+        if subscript:
+            self.follow_arithmetic(subscript, frame)
         assign_variable(self, frame, command, name, None if subscript else value, word)
+
+    def set_default(self, frame: Frame, name: str, value: str | None, word: Word) -> None:
+        """Judge an assignment that ${name:=value} or arithmetic may make. An empty name stands for any variable."""
+        if name:
+            assign_implicitly(frame, name, value, word)
+            frame.scope.variables[name] = None
+        else:
+            self.report("word-unproven", word)
+            frame.scope.forget_variables()
+
+    def follow_declaration(self, frame: Frame, command: Command, name: str, words: list[Word]) -> None:
+        """Follow a builtin that declares or unsets variables, or sets the positional parameters."""
+        from corral.guard.analysis import declarations  # noqa: PLC0415  few calls need it
+
+        if name == "unset":
+            declarations.unset(frame, command, words)
+        elif name in ("set", "shift"):
+            declarations.set_positional_parameters(frame, name, words)
+        else:
+            declarations.declare(frame, command, name, words)
+
+    def follow_arithmetic(self, text: str, frame: Frame) -> None:
+        """Follow the assignments that arithmetic makes when it evaluates a text."""
+        from corral.guard.analysis.arithmetic import follow_assignments  # noqa: PLC0415  few calls need it
+
+        follow_assignments(self, frame, text)
 
     def judge_possible_command(self, frame: Frame, words: list[Word]) -> None:
         """Judge a command that a program may run."""
@@ -112,47 +189,64 @@ class Walker:
             judge_command(self, frame, words)
             return
         scope, frame.scope = frame.scope, frame.scope.copy()
-        judge_command(self, frame, words, direct=wrapper.name in ("time", "coproc"))
+        self.is_concurrent = self.is_concurrent or wrapper.name == "coproc"
+        while wrapper.name == "time" and words and ("=" in words[0].text or words[0].text == "!"):
+            assign_from_word(self, frame, wrapper, words[0])  # `time x=1` is an assignment
+            words = words[1:]
+        if words:
+            judge_command(self, frame, words, direct=wrapper.name in ("time", "coproc"))
         if wrapper.name == "time":
             scope.merge([scope.copy(), frame.scope])
+
+    def evaluate(self, text: str, frame: Frame, word: Word) -> None:
+        """Judge text that arithmetic evaluates: it runs commands in the subscripts of any value that it reads."""
+        from corral.guard.analysis.operands import is_computed  # noqa: PLC0415  few calls need it
+
+        if self.tainted:
+            self.report("code-unproven", word)
+        elif is_computed(frame, text):
+            self.report("word-unproven", word)
 
     def arithmetic(self, node: Node, frame: Frame) -> None:
         """Judge arithmetic."""
         statements.arithmetic(self, node, frame)
 
-    def call_script(self, script: Script, scope: Scope) -> None:
+    def call_script(self, frame: Frame) -> None:
         """Walk the text of a whole call."""
-        self.script(script, Frame(self, script, scope, 0))
-        if self.links:
-            side_effects.distrust_new_links(self)
+        self.script(frame.script, frame)
+        if self.bodies:
+            from corral.guard.analysis.functions import walk_remaining_functions  # noqa: PLC0415  few calls define one
+
+            walk_remaining_functions(self, frame.scope)
+        if self.links or self.has_moved or self.linked_from is not None:
+            side_effects.distrust_changed_paths(self)
 
     def script(self, script: Script, frame: Frame) -> None:
         """Walk one parsed text."""
-        whole = Word(script.text[:80], *script.span(0, len(script.source)))
         if script.problem is not None:
             key, reason = script.problem
-            self.report(key, whole, f": {reason}")
+            self.report(key, frame.whole(), f": {reason}")
         root = script.root
         if root is None:
             return
         if root.has_error:
             at = frame.word_at(first_error(root))
-            self.report("unparsed", at if at.text.strip() else whole)
-        if "[" in script.text and _SUBSCRIPT.search(script.text) and tainted_below(root, script):
+            self.report("unparsed", at if at.text.strip() else frame.whole())
+        if 0 <= script.text.find("[") < max(map(script.text.rfind, "$`\\@")) and tainted_below(root, frame):
             self.tainted = True
-        self.block(root, frame)
-        for owner, body in [pair for bodies in frame.scope.functions.values() for pair in bodies if pair[0] is script]:
-            if body.id not in self.walked:  # a trap or a child process may call it
-                self._body(Frame(self, owner, frame.scope.copy(), frame.depth + 1), body)
+        statements.lines(self, root, frame)
         if len(script.used_heredocs) < len(script.heredocs):
-            self.report("unparsed", whole, ": text that only looks like a here-document")
+            self.report("unparsed", frame.whole(), ": text that only looks like a here-document")
 
     def nested(self, text: str, word: Word, frame: Frame, scope: Scope | None = None, stdin: str | None = None) -> None:
         """Walk shell text in a word: in the shell whose `scope` is given, or in a new one."""
         frame.check_depth()
+        self.spend(len(text) // 8 + 20)  # the parser reads about ten bytes in a microsecond
         span = (word.start, word.end)
         is_whole_string = word.end - word.start == len(text) + 2  # the text of a quoted word
-        script = Script(text, offset=word.start + 1, fixed_span=None if is_whole_string else span)
+        script = Script(
+            text, self.is_late_to_parse, offset=word.start + 1, fixed_span=None if is_whole_string else span
+        )
         scope = scope or new_shell_scope(frame.scope)
         self.script(script, Frame(self, script, scope, frame.depth + 1, frame.stdin if stdin is None else stdin))
 
@@ -166,6 +260,7 @@ class Walker:
             if child.type in TOKENS:
                 continue
             if index + 1 < len(nodes) and nodes[index + 1].type == "&":
+                self.is_concurrent = True
                 self.statement(child, frame.fork())
             else:
                 self.statement(child, frame)
@@ -186,7 +281,7 @@ class Walker:
             return
         self.level += 1
         self.work += 10
-        if self.work > MAX_WORK:
+        if self.work > self.next_look:
             self.spend(0)
         if self.level > MAX_NESTING:
             raise LimitExceeded(f"more than {MAX_NESTING} statements inside one another")
@@ -207,19 +302,53 @@ class Walker:
         if targets:
             command = self.add_command(frame, [frame.word_at(node)])
             command.effects += [(verb, word, "") for verb, word in targets]
-            self._note_written_targets(targets, frame)
+            self.note_written_targets(targets, frame)
 
-    def _note_written_targets(self, targets: Iterable[Target], frame: Frame) -> None:
+    def note_written_targets(self, targets: Iterable[Target], frame: Frame) -> None:
         for verb, word in targets:
             if verb == "writes":
                 self.note_written(word, frame.scope.cwds)
 
-    def note_written(self, word: Word, cwds: tuple[str, ...] | None) -> None:
+    def note_written(self, word: Word, cwds: tuple[str, ...] | None, *, is_empty: bool = False) -> None:
         """Remember that this call writes a file, so that running it in the same call is reported."""
-        if word.proven:
-            self.written.update(self.machine.absolute(word.text, cwd) for cwd in cwds or ())
-        else:
-            self.written.add(HOLE)
+        paths = self.paths_made if is_empty else self.paths_written
+        if not word.proven:
+            paths.add(HOLE)
+        elif cwds and word.text != "/dev/null":
+            self.unresolved.append((paths, word.text, cwds))
+
+    @property
+    def written(self) -> set[str]:
+        """The files that the call writes: as it names them, and with every link resolved."""
+        self._resolve_noted()
+        return self.paths_written
+
+    @property
+    def made(self) -> set[str]:
+        """The directories and files that the call makes without content."""
+        self._resolve_noted()
+        return self.paths_made
+
+    def _resolve_noted(self) -> None:
+        while self.unresolved:
+            paths, text, cwds = self.unresolved.pop()
+            for cwd in cwds:
+                self.spend(side_effects.WORK_TO_RESOLVE)
+                paths.update((self.machine.absolute(text, cwd), self.machine.resolve(text, cwd)))
+
+    def note_unnamed_links(self) -> None:
+        """Remember that this call makes files and perhaps links that no word names."""
+        self.written.add(HOLE)
+        if self.linked_from is None:
+            self.linked_from = 0 if self.loop_exits else len(self.commands)
+
+    def may_be_written(self, text: str, cwd: str, *, named: bool = False, glob: bool = False) -> bool:
+        """Return whether this call may write a path, a directory that it is in, or a file below it; or only one that it names."""
+        if not self.written:
+            return False
+        from corral.guard.analysis import written_files  # noqa: PLC0415  most calls write nothing
+
+        return written_files.may_be_written(self, text, cwd, named=named, glob=glob)
 
     def _redirected(self, node: Node, frame: Frame, targets: Iterable[Target], extra: Iterable[Word]) -> None:
         body = None
@@ -243,16 +372,19 @@ class Walker:
         if body is None:
             self.record_targets(node, frame, targets, extra)
             return
-        before = frame.scope.copy()
+        cwds = frame.scope.cwds
+        may_fail = any(redirect_may_fail(child, frame) for child in node.children)
+        before = frame.scope.copy() if may_fail else None
         self.statement(body, frame, targets, extra)
-        if frame.scope.cwds != before.cwds and before.cwds is not None:
-            frame.scope.cwds_if_cd_failed = before.cwds  # if a redirect fails, bash runs nothing of the statement
-        if targets and body.type in ("compound_statement", "if_statement", "case_statement"):
-            frame.merge([frame.scope.copy(), before])
+        if frame.scope.cwds != cwds and cwds is not None:
+            frame.scope.cwds_if_cd_failed = cwds  # if a redirect fails, bash runs nothing of the statement
+        if before is not None:
+            frame.allow_failed_redirect(before, keeps_cwds=body.type == "command")
 
     def _pipeline(self, node: Node, frame: Frame, targets: Iterable[Target], extra: Iterable[Word]) -> None:
         parts = [c for c in children(node, frame) if c.type not in ("|", "|&", "comment")]
         text: str | None = None
+        start = len(self.commands)
         for index, part in enumerate(parts):
             inner = frame.fork()
             if index:
@@ -260,7 +392,9 @@ class Walker:
             last = index == len(parts) - 1
             before = len(self.commands)
             self.statement(part, inner, targets if last else (), extra if last else ())
-            text = self._output(before, inner)
+            text = printed_since(before, inner)
+        if self.linked_from is not None and self.linked_from > start and len(self.commands) - start > len(parts):
+            self.linked_from = min(self.linked_from, start)  # all parts run at once: `{ sleep 1; cat l/x; } | tar x`
 
     def _list(self, node: Node, frame: Frame, targets: Iterable[Target], extra: Iterable[Word]) -> None:
         parts: list[tuple[str, Node]] = []
@@ -274,26 +408,33 @@ class Walker:
             node = nodes[0]
         parts.append(("", node))
         parts.reverse()
-        ends: list[Scope] = []  # the states in which the list may end before its last part
-        before = frame.scope
+        # The states in which bash skips a part, by the operator before it. `&&` and `||` are read from left to right: in
+        # `a || b && c`, bash runs c also where it has skipped b.
+        skipped: list[tuple[str, Scope]] = []
+        before = frame.scope.cwds
         for index, (operator, part) in enumerate(parts):
             last = index == len(parts) - 1
             if index:
-                self.spend(len(frame.scope.variables) // 8)
+                self.spend(len(frame.scope.variables) // 32 + 2)
                 frame.scope.cwds_if_cd_failed = ()
                 stopped = frame.scope.copy()
-                if stopped.cwds != before.cwds:  # a failed `cd` did not change directory
+                rejoining = [scope for skipping, scope in skipped if skipping != operator]
+                skipped = [each for each in skipped if each[0] == operator]
+                if stopped.cwds != before:  # a failed `cd` did not change directory
                     unmoved = stopped.copy()
-                    unmoved.cwds = before.cwds
+                    unmoved.cwds = before
                     if operator == "||":
                         frame.scope.merge([unmoved, frame.scope.copy()])
                     else:
-                        ends.append(unmoved)
-                ends.append(stopped)
-            before = frame.scope.copy()
+                        skipped.append((operator, unmoved))
+                skipped.append((operator, stopped))
+                if rejoining:
+                    frame.merge([frame.scope.copy(), *rejoining])
+            before = frame.scope.cwds
             self.statement(part, frame, targets if last else (), extra if last else ())
-        if ends:
-            leaves = leaves_the_shell(parts[-1][1], frame.script)
+        if skipped:
+            ends = [scope for _, scope in skipped]
+            leaves = leaves_the_shell(parts[-1][1], frame, in_function=bool(self.function_exits))
             frame.merge(ends if leaves else [frame.scope.copy(), *ends])
 
     def _negated(self, node: Node, frame: Frame, targets: Iterable[Target], extra: Iterable[Word]) -> None:
@@ -303,6 +444,8 @@ class Walker:
                 frame.allow_failed_cd()
 
     def _subshell(self, node: Node, frame: Frame) -> None:
+        if frame.script.text_of(node).startswith("(("):  # arithmetic to bash in most places, such as `! ((x))`
+            frame.report("unparsed", node)
         self.block(node, frame.fork())
 
     def _compound(self, node: Node, frame: Frame) -> None:
@@ -311,46 +454,21 @@ class Walker:
         else:
             self.block(node, frame)
 
-    def call_function(self, name: str, words: list[Word], frame: Frame) -> None:
-        """Walk the bodies that a function may have, with the arguments of one call."""
-        scope = frame.scope
-        ends: list[Scope] = [scope.copy()] if name in scope.maybe_undefined else []
-        bodies = scope.functions[name]
-        for owner, body in bodies:
-            frame.check_depth()
-            inner = scope if len(bodies) == 1 else scope.copy()
-            self._call(Frame(self, owner, inner, frame.depth + 1, frame.stdin), body, words)
-            ends.append(inner.copy())
-        if len(ends) > 1:
-            frame.merge(ends)
-
-    def _call(self, frame: Frame, body: Node, words: list[Word]) -> None:
-        scope = frame.scope
-        saved_args, saved_locals = scope.args, scope.locals
-        scope.args = None if any(w.multi or w.glob for w in words[1:]) else [w.text for w in words[1:]]
-        scope.locals = {}
-        self.function_exits.append([])
-        self._body(frame, body)
-        exits = self.function_exits.pop()
-        if exits:
-            frame.merge([scope.copy(), *exits])
-        for local, old in (scope.locals or {}).items():
-            if old is UNSET:
-                scope.variables.pop(local, None)
-            else:
-                scope.variables[local] = old
-        scope.args, scope.locals = saved_args, saved_locals
-
-    def _body(self, frame: Frame, body: Node) -> None:
-        self.walked.add(body.id)
-        self.statement(body, frame)
-
     def substitution(self, node: Node, frame: Frame) -> Value:
         """Judge the commands of a substitution; return its output if that is certain."""
         frame.check_depth()
+        text = frame.script.text_of(node)
+        if text.startswith("$(("):  # bash may take it for arithmetic
+            frame.allow_error(text)
+            frame.evaluate(text, node)
+            self.follow_arithmetic(text.lstrip("$"), frame)
         inner = Frame(self, frame.script, frame.scope.copy(), frame.depth + 1, frame.stdin)
         before = len(self.commands)
-        text = frame.script.text_of(node)
+        if text.startswith("`") and _INNER_BACKTICK.search(text, 1, len(text) - 1) is not None:
+            frame.report("unparsed", node)  # bash ends the substitution at the first backtick, even inside quotes
+        if text.startswith("`") and any(node.start_byte < at < node.end_byte for at in frame.script.heredocs):
+            frame.report("unparsed", node)  # bash removes backslashes from the here-document before it reads it
+        self.is_concurrent = self.is_concurrent or text[:1] in "<>"
         if text.startswith("`") and "\\" in text:
             # Inside backticks bash removes one more level of backslashes than the grammar does.
             inside = text[1:-1].replace("\\`", "`").replace("\\$", "$").replace("\\\\", "\\")
@@ -363,65 +481,12 @@ class Walker:
                 after = child.next_sibling
                 self.statement(child, inner.fork() if after is not None and after.type == "&" else inner)
                 inner.allow_failed_cd()
-        return self._output(before, inner) if prints_plainly(node, frame.script) else None
-
-    def _output(self, before: int, frame: Frame) -> str | None:
-        """Return the output of the commands since index `before`, if it is certain."""
-        commands = self.commands[before:]
-        if frame.scope.functions and any(command.name in frame.scope.functions for command in commands):
-            return None
-        return known_output(commands)
-
-    def _command(self, node: Node, frame: Frame, targets: Iterable[Target], extra: Iterable[Word]) -> None:
-        words: list[Word] = []
-        assignments: list[tuple[str, Value, Word]] = []
-        targets = list(targets)
-        script = frame.script
-        stdin = frame.stdin
-        last = node.start_byte
-        dashes: list[Word] = []
-        for child in children(node, frame, joins=True, dashes=dashes):
-            kind = child.type
-            gap = script.source[last : child.start_byte]
-            if assignments and not words and kind != "variable_assignment" and b"\n" in gap.replace(b"\\\n", b""):
-                # `a=1 b=2` alone on a line: the grammar wrongly attaches the assignments to the command on the next line.
-                judge_simple_command(frame, [], assignments, (), frame.word_at(node))
-                assignments = []
-            if kind == "$" and begins_translated_string(child):
-                continue
-            if kind == "variable_assignment":
-                assignments.append(statements.assigned(self, child, frame))
-            elif kind == "command_name":
-                inner = child.children[0] if child.children else child
-                if inner.type == "word" and script.text_of(inner) in _RESERVED:
-                    frame.report("unparsed", node)
-                words += frame.words(inner)
-            elif kind == "file_redirect":
-                more, after = redirect(self, child, frame)
-                targets += more
-                words += after
-            elif kind == "herestring_redirect":
-                frame.stdin = frame.text(child.children[-1]) + "\n"
-            else:
-                made = frame.words(child)
-                if made and words and gap in (b"\\\n", b""):
-                    # A line continuation inside a word, or nothing: the grammar splits a word that bash joins.
-                    head, tail = words[-1], made.pop(0)
-                    multi = head.multi or tail.multi
-                    words[-1] = Word(head.text + tail.text, head.start, tail.end, multi=multi)
-                words += made
-            last = child.end_byte
-        words += dashes
-        words += extra
-        self._check_count()
-        judge_simple_command(frame, words, assignments, targets, frame.word_at(node))
-        self._note_written_targets(targets, frame)
-        frame.stdin = stdin
+        return printed_since(before, inner) if prints_plainly(node, frame.script) else None
 
 
 # Handlers of statements that pass redirects on to their parts.
 _BODY_HANDLERS: dict[str, Any] = {
-    "command": Walker._command, "redirected_statement": Walker._redirected, "pipeline": Walker._pipeline, "list": Walker._list,
+    "command": simple_command.walk, "redirected_statement": Walker._redirected, "pipeline": Walker._pipeline, "list": Walker._list,
     "negated_command": Walker._negated,
 }  # fmt: skip
 _SIMPLE_HANDLERS: dict[str, Any] = {

@@ -2,34 +2,52 @@
 
 from __future__ import annotations
 
-from corral.guard.axes.findings import AXIS_OF, finding, merged_finding
+from corral.guard.axes.findings import AXIS_OF, WORK_TO_REFUSE, finding, merged_finding, spend_nothing
 from corral.model.call import Axis, Decision, Finding
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from corral.guard.analysis.command import Command
+    from corral.guard.machine import Machine
     from corral.guard.shell.expansion import Word
     from corral.policy.config import SandboxConfig
 
-_NETWORK = frozenset({"network", "network-maybe", "network-unproven", "fetch"})  # allowed by containment.network = "on"
+    _Under = tuple[SandboxConfig, Machine | None]
+
+_NETWORK = frozenset(
+    {"network", "network-maybe", "network-unproven", "fetch", "fetch-missing"}
+)  # allowed by containment.network = "on"
 _BY_DESTINATION = _NETWORK | {"install"}  # judged by the granted destinations, where there are any
 _ELSEWHERE = "network-elsewhere"
 _INTERPRETED = frozenset({"code", "code-stdin"})
 
 
-def judge(commands: list[Command], config: SandboxConfig) -> list[Finding]:
-    """Return a finding for every effect on the argv axis that the profile does not allow."""
+def judge(
+    commands: list[Command],
+    config: SandboxConfig,
+    machine: Machine | None = None,
+    spend: Callable[[int], None] = spend_nothing,
+) -> list[Finding]:
+    """Return a finding for every effect on the argv axis that the profile does not allow. Without a machine, none has grants."""
     decisions = config.rules.effects
+    under = config, machine
     found = []
     for command in commands:
         refusing: dict[str, list[Word]] = {}
         for key, word, _ in command.effects:
-            if _is_by_destination(key, config):
+            if key in _BY_DESTINATION and config.opens and _is_served(key, command, config, machine):
+                # Judged by its own opening: the proxy does not carry git over ssh, and an index has more hosts than the call names.
+                refusing.setdefault(key, []).append(word)
+                continue
+            if key in _BY_DESTINATION and _is_by_destination(key, config):
                 refused = _judge_destination(key, command, word, config)
                 if refused is None:
                     continue
                 if refused.rule.endswith(_ELSEWHERE):
-                    found.append(refused)  # not merged: each names a destination and its grant
+                    # Not merged: each names a destination and its grant.
+                    found += _opened(refused, "network", command, [word], under)
                     continue
             elif (
                 AXIS_OF.get(key) is not Axis.ARGV
@@ -39,10 +57,33 @@ def judge(commands: list[Command], config: SandboxConfig) -> list[Finding]:
             ):
                 continue
             refusing.setdefault(key, []).append(word)
-        found += [merged_finding(key, decisions[key], command, words) for key, words in refusing.items()]
+        for key, words in refusing.items():
+            spend(WORK_TO_REFUSE)
+            refused = merged_finding(key, decisions[key], command, words)
+            found += _opened(refused, key, command, words, under)
         if decisions["code"] != Decision.ALLOW and command.row is not None and command.row["id"] == "unknown":
             found += _judge_unknown_interpreter(command, config)
     return found
+
+
+def _is_served(key: str, command: Command, config: SandboxConfig, machine: Machine | None) -> bool:
+    from corral.guard.axes.openings import served_opening  # noqa: PLC0415  most calls use no network
+
+    return served_opening(key, command, config, machine) is not None
+
+
+def _opened(refused: Finding, key: str, command: Command, words: list[Word], under: _Under) -> list[Finding]:
+    """Return a finding with its opening; none if this very call has the opening already."""
+    config, machine = under
+    if not config.opens:
+        return [refused]
+    from corral.guard.axes.openings import is_given, opening_of, with_opening  # noqa: PLC0415  as above
+
+    opening = opening_of(key, command, words, config, machine)
+    if opening is not None and is_given(opening, config):
+        return []
+    found = with_opening(refused, opening, config)
+    return [] if found.decision == Decision.ALLOW and not found.grants else [found]
 
 
 def _is_by_destination(key: str, config: SandboxConfig) -> bool:
@@ -66,7 +107,7 @@ def _judge_destination(key: str, command: Command, word: Word, config: SandboxCo
 
     A call may not say which host it connects to. Then the proxy decides at run time, so such a call passes only if it is contained.
     """
-    from corral._lib.network_grants import Grants, format_destination  # noqa: PLC0415  most policies grant none
+    from corral._lib.network.network_grants import Grants, format_destination  # noqa: PLC0415  most policies grant none
     from corral.guard.analysis.addresses import destination, network_effect  # noqa: PLC0415  as above
 
     decisions = config.rules.effects

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from corral.guard.axes.findings import finding_at, quotable
+from corral.guard.axes.findings import WORK_TO_REFUSE, finding_at, quotable, spend_nothing
 from corral.guard.rules.loader import group
 from corral.model.call import Axis, Decision, Finding
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from corral.guard.analysis.command import Command
+    from corral.guard.machine import Machine
     from corral.policy.config import SandboxConfig
 
 _LISTED_BY_USER = {"why": "the user put it there", "instead": "Continue without it, or ask the user to run it."}
 
 
-def judge(commands: list[Command], config: SandboxConfig) -> list[Finding]:
-    """Return a finding for every command whose name is on the denylist."""
+def judge(
+    commands: list[Command],
+    config: SandboxConfig,
+    machine: Machine | None = None,
+    spend: Callable[[int], None] = spend_nothing,
+) -> list[Finding]:
+    """Return a finding for every command whose name is on the denylist. Without a machine, none has grants."""
     denylist = config.denylist or ()
     found = []
     for command in commands:
@@ -30,6 +36,7 @@ def judge(commands: list[Command], config: SandboxConfig) -> list[Finding]:
             listed = _listed(command.real, denylist)
         if not listed:
             continue
+        spend(WORK_TO_REFUSE)
         decision, words = Decision.DENY, _LISTED_BY_USER
         if "group" in row:
             words = group(row["group"])
@@ -40,7 +47,15 @@ def judge(commands: list[Command], config: SandboxConfig) -> list[Finding]:
         reason = f"{name} is on the denylist: {row.get('why', words['why'])}."
         instead = row.get("instead", words["instead"])
         at = command.words[0]
-        found.append(finding_at(at, Axis.NAME, f"name-{listed}", decision, reason=reason, instead=instead))
+        refused = finding_at(at, Axis.NAME, f"name-{listed}", decision, reason=reason, instead=instead)
+        if config.opens and "group" in row and words is not _LISTED_BY_USER:
+            from corral.guard.axes.openings import group_opening, is_given, with_opening  # noqa: PLC0415  few names are refused
+
+            opening = group_opening(row["group"], command, config, machine)
+            if opening is not None and is_given(opening, config):
+                continue
+            refused = with_opening(refused, opening, config)
+        found.append(refused)
     return found
 
 
@@ -51,5 +66,5 @@ def _listed(base: str, denylist: Collection[str]) -> str:
     bare = base.rstrip("0123456789.").rstrip("-")
     if bare in denylist:
         return bare
-    dotted = base.partition(".")[0]
-    return dotted if f"{dotted}.*" in denylist and "." in base else ""
+    dotted, dot, _ = base.partition(".")
+    return dotted if dot and f"{dotted}.*" in denylist else ""

@@ -12,16 +12,23 @@ if TYPE_CHECKING:
     from corral.guard.analysis.command import Command
     from corral.guard.shell.expansion import Word
 
+WORK_TO_REFUSE = 30
 MAX_QUOTED = 80  # characters of a call that a reason repeats
 AXES = {"name": Axis.NAME, "argv": Axis.ARGV, "structure": Axis.STRUCTURE, "path": Axis.PATH}
 EFFECTS = effects()
 AXIS_OF = {key: AXES[data["axis"]] for key, data in EFFECTS.items()}
 
 
+def spend_nothing(work: int) -> None:
+    """Count no work: for a caller that judges one call without a limit."""
+
+
 def quotable(text: str) -> str:
     """Return text of a call in the form that a reason repeats: bounded, printable, with unknown parts as `…`."""
-    text = "".join(c if c.isprintable() else " " for c in text.replace("\0", "…").replace("\1", "…"))
-    return text if len(text) <= MAX_QUOTED else text[: MAX_QUOTED - 1] + "…"
+    shown = text[:MAX_QUOTED].replace("\0", "…").replace("\1", "…")
+    if not shown.isprintable():
+        shown = "".join(c if c.isprintable() else " " for c in shown)
+    return shown if len(text) <= MAX_QUOTED else shown[: MAX_QUOTED - 1] + "…"
 
 
 def finding_at(

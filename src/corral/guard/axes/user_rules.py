@@ -119,15 +119,16 @@ def _refuses(command: Command, words: tuple[str, ...]) -> int:
     names = {base, command.real} - {""}
     operands = [word for word in words[1:] if not word.startswith("-")]
     options = [word for word in words[1:] if word.startswith("-")]
+    certainty = NO
     if words[0] in names:
         certainty = _begins(operands, arguments, row, goals=words[0] in _GOALS)
-        return min(certainty, _has_options(options, arguments, row))
+        certainty = min(certainty, _has_options(options, arguments, row))
     # `git push` can also be called as the program git-push.
     for size in range(1, len(operands) + 1):
         if "-".join((words[0], *operands[:size])) in names:
             rest = _begins(operands[size:], arguments, {})
-            return min(rest, _has_options(options, arguments, {}))
-    return NO
+            certainty = max(certainty, min(rest, _has_options(options, arguments, {})))
+    return certainty
 
 
 def _begins(wanted: Sequence[str], arguments: list[Word], row: Row, *, goals: bool = False) -> int:
@@ -188,9 +189,9 @@ def _is(word: Word, wanted: str, row: Row, *, renamed: bool) -> int:
 
 def _may_become(word: Word, wanted: str) -> bool:
     if word.glob:
-        from fnmatch import fnmatchcase  # noqa: PLC0415  for the few words that are patterns
+        from corral.guard.globs import glob_matches  # noqa: PLC0415  for the few words that are patterns
 
-        return HOLE in word.text or fnmatchcase(wanted, word.text)
+        return HOLE in word.text or glob_matches(wanted, word.text)
     head, _, rest = word.text.replace("\1", HOLE).partition(HOLE)
     return wanted.startswith(head) and wanted.endswith(rest.rpartition(HOLE)[2])
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import marshal
 import os
+import re
 import tomllib
 from hashlib import sha256
 from typing import Any
@@ -19,8 +20,8 @@ EFFECTS = frozenset([
 ])  # fmt: skip
 KINDS = frozenset([
     "alias", "any", "args", "arithmetic", "makevar", "argv", "argv;", "assign", "atpath", "class", "code", "config", "environment", "hostpath",
-    "input", "keyvalue", "listfile", "mark", "module", "name", "operands", "package", "path", "ref", "remote", "script", "setting", "shell",
-    "stdin", "text", "unnamed", "url", "words",
+    "input", "keyvalue", "listfile", "literal", "mark", "module", "name", "operands", "outdir", "ownremote", "package", "path", "ref", "remote", "script",
+    "setting", "shell", "source", "stdin", "text", "unnamed", "unpacked", "url", "words", "worktree",
 ])  # fmt: skip
 STYLES = frozenset({"gnu", "posix", "longdash", "find", "keyvalue", "tar", "none"})
 FACTS = frozenset({":unpushed"})  # conditions that the machine answers
@@ -29,7 +30,7 @@ LANGUAGES = frozenset(
 )
 ROW_KEYS = frozenset([
     "names", "style", "abbrev", "options", "globals", "scripts", "hooks", "operands", "sub", "config", "modules", "bare", "effects", "group",
-    "interpreter", "appends", "copies", "downloads", "quotes", "wrappers", "why", "instead", "deny", "allow", "workspace",
+    "interpreter", "appends", "copies", "downloads", "proxied", "quotes", "wrappers", "why", "instead", "deny", "allow", "workspace",
 ])  # fmt: skip
 _PLAIN_KEYS = (
     "group",
@@ -37,6 +38,7 @@ _PLAIN_KEYS = (
     "appends",
     "copies",
     "downloads",
+    "proxied",
     "quotes",
     "why",
     "instead",
@@ -46,7 +48,24 @@ HOSTS = os.path.join(HERE, "..", "..", "integrations", "hooks", "hosts")
 HOST_FIELDS = ("title", "protected", "private", "notes", "secrets", "questions")
 TAG_BYTES = 8
 COMPILED = os.path.join(HERE, "compiled.bin")
-TABLES = frozenset({"profiles", "groups", "variables", "places", "effects"})
+TABLES = frozenset(
+    {"profiles", "groups", "variables", "places", "effects", "runs_later", "quiet", "registries", "broker"}
+)
+REGISTRY_LISTS = frozenset([
+    "names", "asks", "keys", "more", "variables", "keys_in", "more_in", "gives", "user", "project", "fetches", "locked", "plain",
+])  # fmt: skip
+REGISTRY_TEXTS = frozenset({"module", "form", "observe", "builtin", "index", "page", "root"})
+REGISTRY_TABLES = frozenset({"env", "writes"})
+REGISTRY_FORMS = frozenset({"", "urls", "settings", "go"})
+REGISTRY_FILE_FORMS = frozenset({"ini", "keys", "toml", "tags"})
+REGISTRY_INDEXES = frozenset({"", "pep503", "cargo", "npm"})
+PROGRAM_KEYS = frozenset({"box", "sets", "passes", "watch", "never", "leading", "shape"})  # of broker.toml
+BOX_KEYS = frozenset({"read", "network", "keyring"})
+SHAPE_KEYS = frozenset([
+    "id", "words", "options", "operands", "stops", "needs", "adds", "drops", "refuse", "stdin", "asks", "types", "says", "deny", "allow",
+])  # fmt: skip
+ASKS = frozenset({"family", "once"})
+READ_IN = frozenset({"any", "top", "home"})  # the directories in which a tool looks for the files of its row
 
 # effect, kind, "" or "*" or "?" or "stop", label, options that drop it, options of which one must be there
 Slot = tuple[str, str, str, str, tuple[str, ...], tuple[str, ...]]
@@ -198,6 +217,29 @@ def _host_fields() -> dict[str, dict[str, Any]]:
     return found
 
 
+def expand_braces(pattern: str) -> list[str]:
+    """Return the patterns that `a{b,c}d` stands for. Braces do not nest."""
+    head, brace, rest = pattern.partition("{")
+    if not brace:
+        return [pattern]
+    choices, _, tail = rest.partition("}")
+    return [head + choice + end for choice in choices.split(",") for end in expand_braces(tail)]
+
+
+def _add_names_that_run_later(tables: dict[str, dict[str, Any]]) -> None:
+    """Add the paths of runs_later.toml to the table of places: those in any project, and those in a home directory alone."""
+    places: dict[str, list[str]] = {"protected": [], "startup_home": []}
+    for tool, row in tables.pop("runs_later").items():
+        where = f"runs_later.toml: [{tool}]"
+        if set(row) != {"tool", "runs", "read", "paths"}:
+            raise RuleError(f"{where}: needs the keys tool, runs, read, paths")
+        _check_known(row["read"], READ_IN, "place", where)
+        places["startup_home" if row["read"] == "home" else "protected"] += [
+            path for pattern in row["paths"] for path in expand_braces(pattern)
+        ]
+    tables["places"] |= places
+
+
 def _add_hosts(tables: dict[str, dict[str, Any]]) -> None:
     """Add the hosts' paths to the table of places, and their titles and questions as a table of their own."""
     hosts, places = _host_fields(), tables["places"]
@@ -208,6 +250,122 @@ def _add_hosts(tables: dict[str, dict[str, Any]]) -> None:
     tables["hosts"] = {name: {key: host[key] for key in ("title", "questions")} for name, host in hosts.items()}
 
 
+def _registries(table: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the rows of registries.toml with every key, and the words of their commands."""
+    made: dict[str, dict[str, Any]] = {}
+    for tool, data in table.items():
+        where = f"registries.toml: [{tool}]"
+        for key in data:
+            _check_known(key, REGISTRY_LISTS | REGISTRY_TEXTS | REGISTRY_TABLES, "key", where)
+        # Sorted: two builds of the same rules must be the same bytes, or running programs refuse all calls.
+        row: dict[str, Any] = {key: tuple(data.get(key, ())) for key in sorted(REGISTRY_LISTS)}
+        row |= {key: data.get(key, "") for key in sorted(REGISTRY_TEXTS)}
+        row |= {key: data.get(key, {}) for key in sorted(REGISTRY_TABLES)}
+        _check_known(row["form"], REGISTRY_FORMS, "form", where)
+        _check_known(row["index"], REGISTRY_INDEXES, "index", where)
+        if "://" in str(data) or not row["names"] or not row["fetches"]:
+            raise RuleError(f"{where}: needs names and fetches, and holds no address: corral asks the tool for it")
+        for key in ("user", "project"):
+            row[key] = tuple(_registry_file(file, f"{where}.{key}") for file in row[key])
+        for key in ("asks", "locked"):
+            row[key] = tuple(tuple(text.split()) for text in row[key])
+        row["observe"] = tuple(row["observe"].split())
+        made[tool] = row
+    return made
+
+
+def _registry_file(data: dict[str, Any], where: str) -> dict[str, Any]:
+    for key in data:
+        _check_known(key, frozenset({"path", "form", "keys", "more"}), "key", where)
+    _check_known(data.get("form", ""), REGISTRY_FILE_FORMS, "form", where)
+    keys, more = (tuple(data.get(key, ())) for key in ("keys", "more"))
+    return {"paths": tuple(data["path"].split()), "form": data["form"], "keys": keys, "more": more}
+
+
+def _broker_program(name: str, data: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of broker.toml as the guard and the broker read it."""
+    where = f"broker.toml: [{name}]"
+    for key in data:
+        _check_known(key, PROGRAM_KEYS, "key", where)
+    box = data.get("box")
+    if box != "none":
+        if not isinstance(box, dict):
+            raise RuleError(f"{where}.box: must be a table or 'none'")
+        for key in box:
+            _check_known(key, BOX_KEYS, "key", f"{where}.box")
+    never = []
+    for number, entry in enumerate(data.get("never", []), 1):
+        if not {"words", "why"} <= set(entry) <= {"words", "why", "instead"}:
+            raise RuleError(f"{where}.never {number}: needs the keys words and why, and may have instead")
+        never += [(_first_words(text), entry["why"], entry.get("instead", "")) for text in entry["words"]]
+    shapes = [_broker_shape(shape, f"{where} shape {shape.get('id', '')!r}") for shape in data.get("shape", [])]
+    if len({shape["id"] for shape in shapes}) != len(shapes) or not shapes:
+        raise RuleError(f"{where}: needs shapes, each with an id of its own")
+    return {
+        "box": None if box == "none" else {"read": (), "network": "", "keyring": False} | box,
+        "sets": data.get("sets", {}),
+        "passes": tuple(data.get("passes", ())),
+        "watch": tuple(data.get("watch", ())),
+        "never": tuple(never),
+        "leading": frozenset(spelling for entry in data.get("leading", []) for spelling in entry.split()),
+        "shapes": tuple(shapes),
+    }
+
+
+def _first_words(text: str) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(word.split("|")) for word in text.split())
+
+
+def _broker_shape(data: dict[str, Any], where: str) -> dict[str, Any]:
+    for key in data:
+        _check_known(key, SHAPE_KEYS, "key", where)
+    for key in ("id", "words", "asks", "deny", "allow"):
+        if key not in data:
+            raise RuleError(f"{where}: needs the key {key}")
+    _check_known(data["asks"], ASKS, "word", f"{where}.asks")
+    # Each spelling leads to the option's last spelling, and to the kind of its value: flag, text, choice or file.
+    options: dict[str, tuple[str, str, tuple[str, ...], bool]] = {}
+    for text in data.get("options", []):
+        # The first colon ends the names; a value may contain another one.
+        spelled, colon, value = text.partition(":")
+        names, repeats = spelled.split(), value.endswith("+")
+        value = value.removesuffix("+")
+        kind = ("file" if value == "file" else "choice" if value else "text") if colon else "flag"
+        for spelling in names:
+            if spelling in options or not re.fullmatch(r"-[A-Za-z0-9]|--[a-z0-9][a-z0-9-]+", spelling):
+                raise RuleError(f"{where}.options {text!r}: {spelling!r} is given twice or is no option")
+            options[spelling] = (names[-1], kind, tuple(value.split("|")) if kind == "choice" else (), repeats)
+    canonical = {option[0] for option in options.values()}
+    needs = tuple(tuple(entry.split("|")) for entry in data.get("needs", []))
+    refuse = tuple((spelled, pattern) for spelled, pattern in data.get("refuse", {}).items())
+    for spelling in (
+        *(name for names in needs for name in names),
+        *(spelled for spelled, _ in refuse if spelled not in ("*", "operands")),
+    ):
+        if spelling not in canonical:
+            raise RuleError(f"{where}: {spelling!r} is not the last spelling of an option of this shape")
+    for spelled, pattern in refuse:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise RuleError(f"{where}.refuse {spelled!r}: {error}") from None
+    operands = data.get("operands", [])
+    return {
+        "id": data["id"],
+        "words": tuple(_first_words(text) for text in data["words"]),
+        "options": options,
+        "operands": tuple(text for text in operands if not text.startswith("!")),
+        "refused": tuple(text[1:] for text in operands if text.startswith("!")),
+        "needs": needs,
+        "adds": tuple(data.get("adds", ())),
+        "drops": tuple(data.get("drops", ())),
+        "refuse": refuse,
+        "stops": bool(data.get("stops", False)),
+        "stdin": bool(data.get("stdin", False)),
+        **{key: str(data.get(key, "")) for key in ("asks", "types", "says")},
+    }
+
+
 def compile_rules() -> dict[str, Any]:
     """Return everything that the guard reads, as plain data.
 
@@ -215,6 +373,7 @@ def compile_rules() -> dict[str, Any]:
     initials to the names that begin with them, and from these to their rows.
     """
     tables, raw = read_tables()
+    _add_names_that_run_later(tables)
     _add_hosts(tables)
     rows: dict[str, bytes] = {}
     grouped: dict[str, list[str]] = {}
@@ -235,6 +394,10 @@ def compile_rules() -> dict[str, Any]:
                 interpreters += [spelling, spelling.removesuffix(".*")]
     variables = _slots_by_spelling(tables["variables"], "variables.toml")
     rare: dict[str, Any] = {"grouped": grouped, "interpreters": frozenset(interpreters), "variables": variables}
+    rare["startup_home"] = tables["places"].pop("startup_home")
+    rare["broker"] = {name: _broker_program(name, row) for name, row in tables.pop("broker").items()}
+    rare["quiet"] = frozenset(name for names in tables.pop("quiet").values() for name in names)
+    rare["registries"] = _registries(tables.pop("registries"))
     for name, profile in tables["profiles"].items():
         loose = [group for group, word in profile.get("groups", {}).items() if word == "allow"]
         rare[f"denied-{name}"] = frozenset(n for group in grouped for n in grouped[group] if group not in loose)

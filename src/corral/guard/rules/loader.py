@@ -43,6 +43,9 @@ class Profile(Record):
     groups: Mapping[str, Decision]
     needs_containment: bool = False
     commands: tuple[tuple[CommandRule, ...], ...] = ()  # of each policy file, where the first matching rule counts
+    closed: frozenset[str] = (
+        frozenset()
+    )  # `effects.KEY` and `groups.KEY` that a policy file denies: no grant opens them
 
 
 _TAG_BYTES = 8  # identify one build of the rules
@@ -71,6 +74,7 @@ _TABLES, _TAG, _BLOBS_BEGIN, _BLOBS = _load()
 _PLACES_BY_INITIALS: dict[str, dict[str, tuple[int, int]]] = {}
 _RARE: dict[str, Any] = {}
 _ROWS: dict[str, Row | None] = {}
+_VARIABLES: dict[str, tuple[Any, ...] | None] = {}
 _PROFILES: dict[str, Profile] = {}
 MAX_CACHED_ROWS = 4096  # against a caller that asks for ever new names
 
@@ -81,14 +85,25 @@ def row(name: str) -> Row | None:
         return _ROWS[name]
     except KeyError:
         pass
-    versionless = name.rstrip("0123456789.").rstrip("-")
-    blob = _row_blob(name) or _row_blob(versionless) or _row_blob(name.partition(".")[0] + ".*")
-    if not blob and "-" in name:
-        blob = _row_blob(_cross_tool(versionless))
+    blob = _matching_blob(name)
     found: Row | None = marshal.loads(blob) if blob else None  # noqa: S302  as above
     if len(_ROWS) < MAX_CACHED_ROWS:
         _ROWS[name] = found
     return found
+
+
+def row_digest(name: str) -> str:
+    """Return the hash of a command's row, or nothing if it has none. A stored answer of the user ends when the row changes."""
+    from corral._lib.sha256 import sha256_hex  # noqa: PLC0415  most calls have no stored answer
+
+    blob = _matching_blob(name)
+    return sha256_hex(blob) if blob else ""
+
+
+def _matching_blob(name: str) -> bytes | None:
+    versionless = name.rstrip("0123456789.").rstrip("-")
+    blob = _row_blob(name) or _row_blob(versionless) or _row_blob(name.partition(".")[0] + ".*")
+    return _row_blob(_cross_tool(versionless)) if not blob and "-" in name else blob
 
 
 def _row_blob(name: str) -> bytes | None:
@@ -135,6 +150,16 @@ def build() -> str:
 
 def variable(name: str) -> tuple[Any, ...] | None:
     """Return the slots that the value of an environment variable fills, or None for a variable without a rule."""
+    try:
+        return _VARIABLES[name]
+    except KeyError:
+        found = _matching_variable(name)
+    if len(_VARIABLES) < MAX_CACHED_ROWS:
+        _VARIABLES[name] = found
+    return found
+
+
+def _matching_variable(name: str) -> tuple[Any, ...] | None:
     table: dict[str, tuple[Any, ...]] = _rare("variables")
     if name[:11].lower() == "npm_config_":
         name = name.lower()  # npm ignores the case
@@ -150,6 +175,29 @@ def variable(name: str) -> tuple[Any, ...] | None:
 def places() -> dict[str, Any]:
     """Return the table of places: the patterns of protected, secret, scratch and system paths."""
     return _TABLES["places"]
+
+
+def startup_home() -> list[str]:
+    """Return the patterns of files in a home directory that run later, besides those that are protected in every directory."""
+    return list(_rare("startup_home"))
+
+
+def broker_programs() -> dict[str, Any]:
+    """Return the programs that the broker runs outside for a sandbox, with their shapes. See broker.toml for the keys."""
+    table: dict[str, Any] = _rare("broker")
+    return table
+
+
+def quiet_names() -> frozenset[str]:
+    """Return the names of the commands that can use no opening of the sandbox: they run nothing and connect to nothing."""
+    table: frozenset[str] = _rare("quiet")
+    return table
+
+
+def registries() -> dict[str, dict[str, Any]]:
+    """Return the table of package managers, by tool."""
+    table: dict[str, dict[str, Any]] = _rare("registries")
+    return table
 
 
 def hosts() -> dict[str, dict[str, str]]:
@@ -180,9 +228,11 @@ def profile_names() -> tuple[str, ...]:
 
 def profile_named(name: str) -> Profile:
     """Return a built-in profile."""
-    if name not in _PROFILES:
-        _PROFILES[name] = parse_profile(name, _TABLES["profiles"][name])
-    return _PROFILES[name]
+    try:
+        return _PROFILES[name]
+    except KeyError:
+        made = _PROFILES[name] = parse_profile(name, _TABLES["profiles"][name])
+    return made
 
 
 def parse_profile(name: str, data: Mapping[str, Any]) -> Profile:

@@ -14,8 +14,10 @@ HOLE = "\0"  # stands in the text of a word for a part that is only known at run
 # Kinds of fragments: unquoted source text, quoted text, text of an unquoted expansion, a field boundary.
 LITERAL, QUOTED, EXPANDED, SPLIT = range(4)
 MAX_BRACES = 64  # in one word, against time that grows with their square
+MAX_PARTS = 1000  # of one word, between braces and commas
 MAX_FIELDS = 256  # against a brace expansion that makes millions of words
 _RANGE = pattern(r"(-?\d+|[A-Za-z])\.\.(-?\d+|[A-Za-z])(?:\.\.(-?\d+))?")
+_MARKS = pattern(r"([{},])")
 _UNKNOWN: list[list[Fragment]] = [[(HOLE, EXPANDED)]]
 
 
@@ -23,11 +25,13 @@ def expand_braces(fragments: list[Fragment]) -> list[list[Fragment]]:
     """Return the fragments of each word that the braces in one word make, at most MAX_FIELDS of them."""
     if sum(text.count("{") for text, kind in fragments if kind == LITERAL) > MAX_BRACES:
         return _UNKNOWN
-    chars: list[Fragment] = []
+    parts: list[Fragment] = []
     for text, kind in fragments:
-        chars += [(c, LITERAL) for c in text] if kind == LITERAL else [(text, kind)]
+        parts += [(part, LITERAL) for part in _MARKS.split(text) if part] if kind == LITERAL else [(text, kind)]
+        if len(parts) > MAX_PARTS:
+            return _UNKNOWN
     done: list[list[Fragment]] = []
-    work = [chars]
+    work = [parts]
     while work and len(done) + len(work) <= MAX_FIELDS:
         current = work.pop(0)
         group = _first_group(current)
@@ -35,30 +39,32 @@ def expand_braces(fragments: list[Fragment]) -> list[list[Fragment]]:
             done.append(_join_literals(current))
             continue
         open_at, close_at, branches = group
+        if len(branches) > MAX_FIELDS:
+            return _UNKNOWN
         work[:0] = [current[:open_at] + branch + current[close_at + 1 :] for branch in branches]
     return _UNKNOWN if work else done
 
 
-def _first_group(chars: list[Fragment]) -> tuple[int, int, list[list[Fragment]]] | None:
+def _first_group(parts: list[Fragment]) -> tuple[int, int, list[list[Fragment]]] | None:
     """Return where the first brace group opens and closes, and its alternatives."""
-    for start, char in enumerate(chars):
-        if char != ("{", LITERAL):
+    for start, part in enumerate(parts):
+        if part != ("{", LITERAL):
             continue
         depth = 0
         commas: list[int] = []
-        for at in range(start, len(chars)):
-            if chars[at] == ("{", LITERAL):
+        for at in range(start, len(parts)):
+            if parts[at] == ("{", LITERAL):
                 depth += 1
-            elif chars[at] == ("}", LITERAL):
+            elif parts[at] == ("}", LITERAL):
                 depth -= 1
                 if depth == 0:
                     if commas:
-                        return start, at, [chars[a + 1 : b] for a, b in pairwise([start, *commas, at])]
-                    branches = _sequence("".join(t for t, k in chars[start + 1 : at] if k == LITERAL))
+                        return start, at, [parts[a + 1 : b] for a, b in pairwise([start, *commas, at])]
+                    branches = _sequence("".join(t for t, k in parts[start + 1 : at] if k == LITERAL))
                     if branches is not None:
                         return start, at, branches
                     break
-            elif chars[at] == (",", LITERAL) and depth == 1:
+            elif parts[at] == (",", LITERAL) and depth == 1:
                 commas.append(at)
     return None
 
@@ -82,9 +88,9 @@ def _sequence(text: str) -> list[list[Fragment]] | None:
     return [[(str(v).zfill(width) if digits else chr(v), LITERAL)] for v in values]
 
 
-def _join_literals(chars: list[Fragment]) -> list[Fragment]:
+def _join_literals(parts: list[Fragment]) -> list[Fragment]:
     joined: list[Fragment] = []
-    for text, kind in chars:
+    for text, kind in parts:
         if joined and kind == LITERAL == joined[-1][1]:
             joined[-1] = (joined[-1][0] + text, LITERAL)
         else:

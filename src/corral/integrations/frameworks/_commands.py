@@ -20,9 +20,12 @@ MAX_OUTPUT_BYTES = 10 * 1024 * 1024  # of each stream
 MAX_FILE_BYTES = 100 * 1024 * 1024  # read into memory at once
 
 
-def open_box(root: str | os.PathLike[str], **changes: Any) -> Sandbox:
-    """Open a sandbox over a project under the user's policy, with its own /tmp. `changes` replace fields of the config."""
-    config = loader.load(os.fspath(root), os.environ).config
+def open_box(root: str | os.PathLike[str], *, profile: str = "", **changes: Any) -> Sandbox:
+    """Open a sandbox over a project under the user's policy, with its own /tmp. `changes` replace fields of the config.
+
+    A config file of a framework may name the `profile`, and an agent may have written it. So it cannot loosen the policy's.
+    """
+    config = loader.load(os.fspath(root), os.environ, profile=profile or None).config
     return Sandbox(config.replace(containment=config.containment.replace(scratch="sandbox"), **changes))
 
 

@@ -37,7 +37,7 @@ class CorralEnvironmentConfig(BaseModel):
     cwd: str = ""  # the project root
     env: dict[str, str] = {}
     timeout: int = 30
-    profile: str = ""  # replaces the policy's profile
+    profile: str = ""  # used where the policy names none; it cannot loosen the policy's
 
 
 class CorralEnvironment:
@@ -45,8 +45,7 @@ class CorralEnvironment:
 
     def __init__(self, *, box: Sandbox | GatedSandbox | None = None, **settings: Any) -> None:
         self.config = CorralEnvironmentConfig(**settings)
-        changes = {"profile": self.config.profile} if self.config.profile else {}
-        self.box = box or open_box(self.config.cwd or os.getcwd(), **changes)
+        self.box = box or open_box(self.config.cwd or os.getcwd(), profile=self.config.profile)
 
     def execute(self, action: dict[str, Any], cwd: str = "", *, timeout: int | None = None) -> dict[str, Any]:
         """Run a command and return the observation for the agent. Raises Submitted when the agent has finished."""

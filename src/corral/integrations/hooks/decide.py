@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import os
-import sys
+from time import time
 
 from corral._lib.quoting import shell_join, shell_quote
 from corral.audit import audit_log
 from corral.guard.evaluate import vet
 from corral.guard.machine import Machine
 from corral.guard.path_zones import inside
-from corral.integrations.hooks.protocol import READ, SHELL, Answer, ToolCall, is_answered, why_not_asked
+from corral.integrations.hooks.launcher import launcher
+from corral.integrations.hooks.protocol import (
+    NOBODY,
+    NOT_GUARDED,
+    READ,
+    SHELL,
+    Answer,
+    ToolCall,
+    is_answered,
+    why_not_asked,
+)
 from corral.model.call import Call, Decision
 from corral.model.errors import AuditError, PolicyError
 from corral.policy import user_dirs
+from corral.policy.answers.pending_calls import PendingCall, host_session, save_pending_call
+from corral.policy.config import SandboxConfig
 from corral.policy.loader import PROJECT_FILE, load
 
 TYPE_CHECKING = False
@@ -22,19 +34,16 @@ if TYPE_CHECKING:
     from typing import Any
 
     from corral.model.call import Finding, Verdict
-    from corral.policy.config import SandboxConfig
 
 MAX_FINDINGS = 5  # in one reason; hosts cut longer reasons
-MAX_INLINE_CHARACTERS = 16 * 1024  # of a command that its rewritten form repeats; hosts quote it once more
-_RM = "/bin/rm"
+MAX_INLINE_CHARACTERS = 16 * 1024  # of a command that its rewritten form shows; hosts quote it once more
 # Environment variables that make the host's own shell, which is not in the sandbox, load a file before it runs anything.
 _FILE_VARIABLES = ("BASH_ENV", "ENV", "ZDOTDIR", "SHELL")
 _LIST_VARIABLES = ("LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH")
 _EXPANDED = ("BASH_ENV", "ENV")
-_UNSET = (
-    "The user can start the host without this variable. LayerView at the project's .env file too: some hosts load it."
-)
+_UNSET = "The user can start the host without this variable. Look at the project's .env file too: some hosts load it."
 _NOT_LOGGED = "A call that cannot be logged does not run. The user can repair the log, or set audit.required = false in the policy."
+_PAUSED = "The user has paused this project, so the call was not judged and runs outside the sandbox."
 _TYPED = "The host types this text into a running shell session, outside the sandbox."
 _UNCONFINED = "It is allowed only in the sandbox, and this host cannot run it there."
 
@@ -43,6 +52,14 @@ def judge(call: ToolCall, name: str, environ: Mapping[str, str], paths: Sequence
     """Return the answer to one call. `paths` are the directories of corral's dependencies, if they are not beside it."""
     call = call.replace(root=project_root(call, environ), host=name)
     try:
+        if _is_paused(call.root, environ):
+            entry = {"cwd": call.cwd, "files": call.paths, "decision": "allow", "reason": _PAUSED}
+            return _log(
+                NOT_GUARDED,
+                SandboxConfig(call.root),
+                audit_log.Log(event="hook", host=name, environ=environ).note,
+                entry,
+            )
         config = load(call.root, environ).config
         log = audit_log.Log(config, event="hook", host=name, environ=environ)
         if call.kind == SHELL:
@@ -59,6 +76,14 @@ def judge(call: ToolCall, name: str, environ: Mapping[str, str], paths: Sequence
         return Answer(
             "deny", f"corral cannot use its policy: {error}. It refuses every call until the policy is repaired."
         )
+
+
+def _is_paused(root: str, environ: Mapping[str, str]) -> bool:
+    if not os.path.lexists(f"{user_dirs.user_directory('state', environ)}/paused"):
+        return False
+    from corral.policy.paused import paused_since  # noqa: PLC0415  few projects are paused
+
+    return bool(paused_since(root, environ))
 
 
 def _log(answer: Answer, config: SandboxConfig, write: Callable[..., None], *about: Any, **named: Any) -> Answer:
@@ -116,19 +141,52 @@ def _judge_shell(
     elif verdict.decision is Decision.ASK:
         is_approved = _is_approved(asked, call, verdict, config, environ)
         in_transaction = not is_approved and _fits_transaction(asked, call, config, machine)
-        answer = Answer("allow") if is_approved or in_transaction else _ask_or_refuse(asked, verdict, config, environ)
+        if is_approved or in_transaction:
+            answer = Answer("allow")
+        elif verdict.grants:
+            answer = _ask_about_grants(asked, call, verdict, config, environ)
+        else:
+            answer = _ask_or_refuse(asked, verdict, config, environ, call=call)
     else:
-        answer = Answer("allow") if verdict.allowed else Answer("deny", _reason("corral refuses this", verdict))
+        by_hand = "" if verdict.allowed else _by_hand(call, verdict)
+        answer = (
+            Answer("allow") if verdict.allowed else Answer("deny", _reason("corral refuses this", verdict, by_hand))
+        )
     if asked.is_typed and answer.decision == "allow":
         # Two harmless pieces of text may add up to a harmful command.
         answer = _ask_or_refuse(asked, verdict, config, environ, _TYPED)
     id_ = audit_log.new_id()
     if asked.rewrites and answer.decision != "deny":
-        rules = frozenset(finding.rule for finding in verdict.findings) if answer.decision == "ask" else frozenset()
-        command = _rewrite(asked, cwd, environ, paths, id_=id_, rules=rules, in_transaction=in_transaction)
-        answer = Answer(answer.decision, answer.reason, command)
+        is_asked = answer.decision == "ask"
+        pending = PendingCall(
+            asked.text,
+            asked.root,
+            cwd,
+            frozenset(finding.rule for finding in verdict.findings) if is_asked else frozenset(),
+            frozenset(grant.opening for grant in verdict.grants) if is_asked else frozenset(),
+            id_,
+            # A transaction runs on a copy of the project: its directory and exports mean nothing to the host's shell.
+            "" if in_transaction else asked.keeps,
+            in_transaction,
+            tuple(word for word in paths if word.startswith("--")),
+            host_session(asked.process),
+            _service(asked, config, environ) if not in_transaction else "",
+        )
+        answer = Answer(answer.decision, answer.reason, _rewrite(asked, pending, environ, paths))
     decision = Decision[answer.decision.upper()]
     return _log(answer, config, log.verdict, call, verdict, decision=decision, reason=answer.reason, id_=id_)
+
+
+def _service(asked: ToolCall, config: SandboxConfig, environ: Mapping[str, str]) -> str:
+    """Return the socket of the session that will run the call, and start its service; "" if the call runs without a session."""
+    if not config.sessions or not asked.session or asked.is_typed:
+        return ""
+    from corral.sessions.socket_paths import socket_path  # noqa: PLC0415  few users turn sessions on
+    from corral.sessions.start_service import ensure_service  # noqa: PLC0415  as above
+
+    session = f"{asked.host}:{asked.session}"
+    path = socket_path(config, session, environ, make=True)
+    return path if path and ensure_service(path, asked.root, session, environ) else ""
 
 
 def _unsafe_variable(environ: Mapping[str, str], root: str, cwd: str) -> str:
@@ -151,10 +209,52 @@ def _unsafe_variable(environ: Mapping[str, str], root: str, cwd: str) -> str:
 def _is_approved(
     asked: ToolCall, call: Call, verdict: Verdict, config: SandboxConfig, environ: Mapping[str, str]
 ) -> bool:
-    """Say whether the user approved this call for the project. `corral run` checks again, so only a rewritten call can be approved."""
-    from corral.policy.approvals import find_approval  # noqa: PLC0415  most calls need no question
+    """Say whether a stored answer of the user allows this call. `corral run` checks again, so only a rewritten call can be allowed."""
+    if not asked.rewrites:
+        return False
+    from corral.policy.answers.approvals import find_approval  # noqa: PLC0415  most calls need no question
 
-    return asked.rewrites and find_approval(call, verdict, config, environ) is not None
+    if find_approval(call, verdict, config, environ) is not None:
+        return True
+    if not verdict.grants:
+        return False
+    from corral.policy.answers.family_grants import covering  # noqa: PLC0415  as above
+
+    return covering(verdict, config, environ) is not None
+
+
+def _ask_about_grants(
+    asked: ToolCall, call: Call, verdict: Verdict, config: SandboxConfig, environ: Mapping[str, str]
+) -> Answer:
+    """Let the host ask about openings if the user has agreed to answer there; otherwise refuse, and say how the user can answer."""
+    from corral.model.render_grant import declined_text, meanings, needs_sentence, refusal_text  # noqa: PLC0415  as above
+    from corral.policy.answers.family_grants import NEVER, find_answer  # noqa: PLC0415  as above
+
+    no = find_answer(call, verdict, config, environ)
+    if no is not None:
+        return Answer("deny", f"corral: {declined_text(no.answered_at, time(), never=no.answer == NEVER)}")
+    # A host that cannot rewrite the command cannot run it with an opening.
+    can_open = asked.rewrites and not asked.is_typed
+    if can_open and asked.asks != NOBODY and asked.host in config.host_questions:
+        from corral.guard.broker_shapes import sentences_about  # noqa: PLC0415  few calls are asked about in a host's prompt
+        from corral.model.grant import BROKER  # noqa: PLC0415  as above
+
+        text = " ".join((*meanings(verdict.grants), *sentences_about(verdict.grants)))
+        stays = "The rest" if any(grant.kind == BROKER for grant in verdict.grants) else "It"
+        text = f"It needs {needs_sentence(verdict.grants)}. With that, {text} {stays} stays in the sandbox."
+        return Answer("ask", _question(verdict, text))
+    id_ = _save_refusal(asked, call, verdict, environ) if can_open else ""
+    return Answer("deny", f"corral: {refusal_text(verdict, id_)}" + ("" if can_open else f"\n{_UNCONFINED}"))
+
+
+def _save_refusal(asked: ToolCall, call: Call, verdict: Verdict, environ: Mapping[str, str]) -> str:
+    """Save the call for `corral allow`, and return its id; "" if that is not possible."""
+    from corral.policy.answers.refusals import save_refusal  # noqa: PLC0415  most calls are not refused
+
+    try:
+        return save_refusal(call, verdict, asked.root, environ, host=asked.host)
+    except (PolicyError, OSError):
+        return ""  # the call is refused in any case
 
 
 def _fits_transaction(asked: ToolCall, call: Call, config: SandboxConfig, machine: Machine) -> bool:
@@ -177,14 +277,27 @@ def _machine(text: str, config: SandboxConfig, environ: Mapping[str, str]) -> Ma
 
 
 def _ask_or_refuse(
-    asked: ToolCall, verdict: Verdict, config: SandboxConfig, environ: Mapping[str, str], why: str = ""
+    asked: ToolCall,
+    verdict: Verdict,
+    config: SandboxConfig,
+    environ: Mapping[str, str],
+    why: str = "",
+    *,
+    call: Call | None = None,
 ) -> Answer:
     """Let the host ask if a person answers there; otherwise refuse, and name the settings that would allow the call."""
     if is_answered(asked, config.host_questions):
-        return Answer("ask", _reason("corral asks about this", verdict, why))
+        return Answer("ask", _question(verdict, why))
     why = f"{why} {why_not_asked(asked, environ)}".strip()
     if keys := ", ".join(dict.fromkeys(_setting(finding) for finding in verdict.findings)):
         why = f"{why}\nThe user can allow it in the policy: {keys}."
+    if (
+        call is not None
+        and asked.rewrites
+        and not asked.is_typed
+        and (id_ := _save_refusal(asked, call, verdict, environ))
+    ):
+        why = f"{why}\nThe user can allow it once or for this project: corral allow {id_}"
     return Answer("deny", _reason("corral refuses this", verdict, why))
 
 
@@ -194,6 +307,20 @@ def _setting(finding: Finding) -> str:
 
     keys = [key for key in effects() if finding.rule.endswith(f"-{key}")]
     return f"effects.{max(keys, key=len)}" if keys else "a [[rule]] for the command"
+
+
+def _by_hand(call: Call, verdict: Verdict) -> str:
+    """Return the line with the command that the user can run instead, if there is one that corral suggests."""
+    from corral.model.render_grant import BY_HAND, by_hand  # noqa: PLC0415  most calls are not refused
+
+    line = by_hand(call, verdict)
+    return BY_HAND.format(line) if line else ""
+
+
+def _question(verdict: Verdict, why: str) -> str:
+    """Return the text of the host's prompt. The user reads it, and the ways out of a finding are for the agent."""
+    findings = tuple(finding.replace(instead="") for finding in verdict.findings)
+    return _reason("corral asks about this", verdict.replace(findings=findings), why)
 
 
 def _reason(head: str, verdict: Verdict, why: str = "") -> str:
@@ -206,37 +333,21 @@ def _reason(head: str, verdict: Verdict, why: str = "") -> str:
     return f"{head}:{text}" + (f"\n{why}" if why else "")
 
 
-def _rewrite(
-    asked: ToolCall,
-    cwd: str,
-    environ: Mapping[str, str],
-    paths: Sequence[str],
-    *,
-    id_: str,
-    rules: frozenset[str],
-    in_transaction: bool,
-) -> str:
+def _rewrite(asked: ToolCall, call: PendingCall, environ: Mapping[str, str], paths: Sequence[str]) -> str:
     """Return shell text that runs the call in the sandbox, and leaves the host's shell in the state the call would have left."""
-    if not sys.executable:
-        raise PolicyError("Python does not know the path of its own interpreter, so no command can be started")
-    main = f"{__file__.rsplit('/', 3)[0]}/__main__.py"
-    words = [sys.executable, "-I", "-S", main, *[word if word.startswith("--") else f"--path={word}" for word in paths]]
-    words += ["run", "--root", asked.root, "--cwd", cwd, "--timeout", "0", "--call", id_]
-    is_long = len(asked.text) > MAX_INLINE_CHARACTERS
-    if rules or is_long:
-        from corral.policy.pending_calls import save_pending_call  # noqa: PLC0415  most calls need none
+    name = save_pending_call(call, environ)
+    # The text is there for the user to read. A text that no argument can carry is only in the stored call.
+    is_shown = len(asked.text) <= MAX_INLINE_CHARACTERS and _is_utf8(asked.text)
+    line = shell_join([*launcher(asked.root, environ, paths), "go", name, *([asked.text] if is_shown else [])])
+    if not call.keeps:
+        return line
+    file = f"{user_dirs.user_directory('state', environ)}/pending/{name}.sh"
+    return f"{line}; . {shell_quote(file)}"
 
-        words += ["--grant", save_pending_call(asked.text, asked.root, cwd, environ, asked=rules)]
-    text = [] if is_long else ["--shell", asked.text]
-    words += ["--try"] if in_transaction else []
-    # A transaction runs on a copy of the project, so its directory and exports mean nothing to the host's shell.
-    if not asked.keeps or in_transaction:
-        return shell_join([*words, *text])
-    file = f"{user_dirs.user_directory('state', environ)}/pending/{os.urandom(8).hex()}.sh"
-    words += ["--directory-file", file, *(["--exports"] if asked.keeps == "exports" else [])]
-    run, file = shell_join([*words, *text]), shell_quote(file)
-    # The host's shell is not in the sandbox, and its PATH may name the project's programs first: use no program by name.
-    remove = f"{_RM} -f {file}" if os.access(_RM, os.X_OK) else f": >|{file}"
-    # The exit status is restored last, and the variable that held it is removed.
-    after = f"corral_status=$?; if [ -s {file} ]; then . {file}; {remove}; fi"
-    return f'{run}; {after}; eval "unset corral_status; (exit $corral_status)"'
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -24,7 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-CPU_SECONDS = 0.5  # ten times as long as 256 kB of ordinary shell text take
+CPU_SECONDS = 0.15  # three times as long as 128 kB of ordinary shell text take
 MEMORY_BYTES = 512 * 1024 * 1024  # of the whole child; 40 kB of `!(a|a|a…` take three gigabytes
 
 

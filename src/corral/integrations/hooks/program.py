@@ -11,16 +11,21 @@ if __name__ == "__main__":
     status = 2  # most hosts run the call after exit code 1, which is Python's own for a crash
     try:
         # First, so that corral's own modules load the fast way. Only this directory, which is ours, is on the path.
-        sys.path.insert(0, __file__.rpartition("/")[0])
+        sys.path.insert(0, f"{__file__.rsplit('/', 3)[0]}/_lib")
         import fast_import  # type: ignore[import-not-found]
 
         # Under -I -S neither corral's own directory nor site-packages is on the path. They go to its end, so that no module
         # in them replaces one of the standard library.
         sys.path[:] = [*sys.path[1:], __file__.rsplit("/", 4)[0], *[word for word in sys.argv[2:] if word[:1] == "/"]]
         fast_import.begin()
-        from corral.integrations.hooks.respond import main
+        from corral.integrations.hooks.session_client import ask_session
 
-        status = main(sys.argv[1:])
+        given, begun = ask_session(sys.argv[1:])
+        if given is None:
+            from corral.integrations.hooks.respond import main
+
+            given = main(sys.argv[1:], begun)
+        status = given
     except BaseException as error:  # noqa: BLE001  whatever happens, the call is refused
         text = f"corral's installation is incomplete ({type(error).__name__}: {error}), so the call is refused. Reinstall it.\n"
         posix.write(2, text.encode("utf-8", "backslashreplace"))

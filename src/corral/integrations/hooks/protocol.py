@@ -23,6 +23,7 @@ REFUSED_STATUS = 2
 MAX_REASON = 4000  # characters; some hosts cut long reasons, the others at 10,000
 _GLOB_CHARACTERS = "*?[{(!"
 _NOTHING: dict[str, Any] = {}
+_SESSION_KEYS = ("session_id", "sessionId", "sessionID", "conversation_id")
 _INFINITE = (float("inf"), float("-inf"))
 # Payload keys of programs that also load hooks written for other hosts.
 _FOREIGN_KEYS = {
@@ -55,6 +56,8 @@ class ToolCall(Record):
     cwd: str
     root: str = ""  # the project root, if the host names it
     host: str = ""  # the host's name; `decide.judge` sets it
+    process: int = 0  # the one that started the hook; 0 is this process's parent
+    session: str = ""  # the host's id of the agent's session; `respond` sets it
     text: str = ""
     paths: tuple[str, ...] = ()
     given: Mapping[str, Any] = _NOTHING  # the tool's input, repeated in an answer that rewrites the command
@@ -69,16 +72,17 @@ class ToolCall(Record):
 
 
 class Answer:
-    """The hook's decision on one call. `command` runs instead of the call's own, on hosts that can rewrite."""
+    """The hook's decision on one call. `command` runs instead of the call's own, and `moved` replaces paths, on hosts that can rewrite."""
 
-    __slots__ = ("command", "decision", "reason")
+    __slots__ = ("command", "decision", "moved", "reason")
 
-    def __init__(self, decision: str, reason: str = "", command: str = "") -> None:
+    def __init__(self, decision: str, reason: str = "", command: str = "", moved: Mapping[str, str] = _NOTHING) -> None:
         self.decision = decision
         self.reason = _without_escapes(reason[:MAX_REASON]) or (
             "" if decision == "allow" else "corral refused the call."
         )
         self.command = command
+        self.moved = moved
 
 
 def is_answered(call: ToolCall, host_questions: Collection[str]) -> bool:
@@ -179,6 +183,12 @@ def text_at(payload: Mapping[str, Any], *path: str) -> str:
     if not isinstance(value, str):
         raise BadPayload(f"the payload has no string at {'.'.join(path)}")
     return value
+
+
+def session_of(payload: Mapping[str, Any]) -> str:
+    """Return the host's id of the agent's session, or ""."""
+    found = next((payload[key] for key in _SESSION_KEYS if key in payload), "")
+    return found if isinstance(found, str) else ""
 
 
 def object_at(payload: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -288,3 +298,6 @@ def is_judged(tool: str, tools: tuple[str, ...]) -> bool:
     if tool not in tools and tool.lower() in _SHELLS:
         raise BadPayload(f"{tool} runs commands, and corral does not know this tool of the host")
     return tool in tools
+
+
+NOT_GUARDED = Answer("allow")  # for a call of a project that the user has paused: the host decides alone

@@ -17,10 +17,21 @@ from _signal import (  # type: ignore[import-not-found]  # `signal` imports enum
     signal,
 )
 
-from corral.integrations.hooks.protocol import REFUSED_STATUS, Answer, BadPayload, HookOutput, ToolCall, loads
+from corral.integrations.hooks.protocol import (
+    NOT_GUARDED,
+    REFUSED_STATUS,
+    Answer,
+    BadPayload,
+    HookOutput,
+    ToolCall,
+    loads,
+    session_of,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from corral.integrations.hooks.hosts import Host
 
 LOG_SECONDS = 1.0  # for the audit entry about a call that corral failed on
@@ -38,10 +49,13 @@ def _on_alarm(*_: object) -> None:
     raise _TimeoutExceeded
 
 
-def main(arguments: list[str]) -> int:
-    """Answer one payload and return the exit code. Arguments: the host's name, then the directories of dependencies and user files."""
+def main(arguments: list[str], begun: bytes = b"") -> int:
+    """Answer one payload and return the exit code. Arguments: the host's name, then the directories of dependencies and user files.
+
+    `begun` is what was read from stdin already.
+    """
     name = arguments[0] if arguments else ""
-    if not name.isidentifier() or not os.path.isfile(f"{_HOSTS}/{name}.py"):
+    if not _is_host(name):
         known = sorted(file[:-3] for file in os.listdir(_HOSTS) if file.endswith(".py") and file[0] != "_")
         text = f"there is no host {name!r}" if name else "no host is named"
         return _write_output(
@@ -55,11 +69,20 @@ def main(arguments: list[str]) -> int:
             from corral.policy.user_dirs import apply_directory_options  # noqa: PLC0415  only an installed hook has options
 
             apply_directory_options(options, os.environ)
-        output = _respond(_load_host(name), arguments[1:])
+        output = respond(_load_host(name), arguments[1:], lambda: begun + _read_payload(len(begun)))
         setitimer(ITIMER_REAL, 0)
     except BaseException as error:  # noqa: BLE001  whatever it is, the call was not judged
         output = _refusal(name, error)
     return _write_output(output)
+
+
+def _is_host(name: str) -> bool:
+    return name.isidentifier() and os.path.isfile(f"{_HOSTS}/{name}.py")
+
+
+def host_named(name: str) -> Host | None:
+    """Return the host of this name, or None."""
+    return _load_host(name) if _is_host(name) else None
 
 
 def _load_host(name: str) -> Host:
@@ -69,11 +92,17 @@ def _load_host(name: str) -> Host:
     return host
 
 
-def _respond(host: Host, paths: list[str]) -> HookOutput:
+def respond(host: Host, paths: list[str], read: Callable[[], bytes], process: int = 0) -> HookOutput:
+    """Return the answer to a payload. `process` is the one that started the hook, if that is not this process's parent."""
     call: ToolCall | None = None
     try:
-        call = host.read(loads(_read_payload()), os.environ)
-        answer = Answer("allow") if call is None else _judge(call, host.name, paths)
+        payload = loads(read())
+        call = host.read(payload, os.environ)
+        answer = Answer("allow")
+        if call is not None:
+            answer = _judge(call.replace(session=session_of(payload), process=process), host.name, paths)
+            if answer is NOT_GUARDED:
+                call = None
     except BadPayload as error:
         from corral._lib.terminal import printable  # noqa: PLC0415  most payloads are good
 
@@ -87,7 +116,9 @@ def _judge(call: ToolCall, name: str, paths: list[str]) -> Answer:
     from corral.guard.shell.parser import set_parse_trial  # noqa: PLC0415
     from corral.integrations.hooks.decide import judge  # noqa: PLC0415  tools that corral ignores do not need it
 
-    set_parse_trial(_parses)
+    if not call.process:
+        # A service has threads, so it does not fork, and answers only short payloads.
+        set_parse_trial(_parses)
     try:
         return judge(call, name, os.environ, paths)
     except _TimeoutExceeded:
@@ -106,9 +137,8 @@ def _log_unjudged(name: str, error: object) -> None:
     log_unjudged(name, error, os.environ)
 
 
-def _read_payload() -> bytes:
+def _read_payload(size: int = 0) -> bytes:
     parts: list[bytes] = []
-    size = 0
     while data := os.read(0, CHUNK_BYTES):
         parts.append(data)
         size += len(data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from signal import SIGTERM
 from time import monotonic
 
@@ -14,12 +15,14 @@ from corral.runtime.capture import Stream, split_at_end
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from corral.integrations.mcp.server_state import Project
     from corral.model.result import SandboxResult
     from corral.runtime.handle import Handle
     from corral.transactions.transaction import Transaction
 
-MAX_RUNNING = 16  # at a time, in all sessions
+MAX_RUNNING = 16  # commands at a time, in all sessions, in the background or not
 MAX_KNOWN = 64  # including ended ones, whose output can still be read
 BUFFER_BYTES = 1 << 20  # of each process, the last ones printed
 READ_BYTES = 32 * 1024  # in one answer
@@ -102,6 +105,11 @@ class Job:
         """Return the result, or None while the process runs."""
         return self.handle.result
 
+    @property
+    def is_running(self) -> bool:
+        """True until the process has ended and the changes of its transaction are kept."""
+        return self.result is None or self._transaction is not None
+
     async def settle(self) -> None:
         """If the process has ended, keep the changes of its transaction for the user's review."""
         with anyio.CancelScope(shield=True):
@@ -128,23 +136,37 @@ class Jobs:
 
     def __init__(self) -> None:
         self._known: dict[str, Job] = {}
+        self._reserved = 0  # places of calls that start or run a command
 
-    def make_room(self) -> None:
-        """Forget the oldest ended processes if there are too many; raise JobError if too many run."""
-        if sum(job.result is None for job in self._known.values()) >= MAX_RUNNING:
-            raise JobError(f"{MAX_RUNNING} processes are running already; stop one with stop_process first")
-        for job in list(self._known.values()):
-            if len(self._known) >= MAX_KNOWN and job.result is not None:
-                del self._known[job.id]
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """Reserve a place for a command inside the block; raise JobError if too many run. A job that was added has its own."""
+        # Reserved before anything is awaited: calls that come at once would all find the same place free.
+        if self._reserved + sum(job.is_running for job in self._known.values()) >= MAX_RUNNING:
+            raise JobError(
+                f"{MAX_RUNNING} commands are running already; wait until one ends, or stop a process with stop_process"
+            )
+        self._reserved += 1
+        try:
+            yield
+        finally:
+            self._reserved -= 1
+
+    def is_used(self, project: Project) -> bool:
+        """Return whether a process of a project runs."""
+        return any(job.project is project and job.is_running for job in self._known.values())
 
     def add(self, job: Job) -> None:
-        """Add a started process."""
+        """Add a started process, and forget the oldest ended ones if there are too many."""
+        for known in list(self._known.values()):
+            if len(self._known) >= MAX_KNOWN and not known.is_running:
+                del self._known[known.id]
         self._known[job.id] = job
 
-    def find(self, process_id: str) -> Job:
-        """Return the process with this id; raise JobError if it is unknown."""
+    def find(self, process_id: str, session: str) -> Job:
+        """Return the process of a session with this id; raise JobError if the session has none."""
         job = self._known.get(process_id)
-        if job is None:
+        if job is None or job.session != session:
             raise JobError("no such process: start_process returns the id, and a process ends with its session")
         job.used_at = monotonic()
         return job

@@ -3,6 +3,7 @@
 An answer of the user lets exactly the call run that the question showed, once.
 """
 
+from asyncio import CancelledError, ensure_future, shield
 from contextlib import contextmanager, suppress
 from math import inf
 from time import monotonic
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import anyio
 import anyio.to_thread
-from mcp.server.elicitation import AcceptedElicitation
+from mcp.server.elicitation import AcceptedElicitation, CancelledElicitation
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.resolve import Elicit, ElicitationResult, ListRoots, Resolve
@@ -25,6 +26,8 @@ from corral.integrations.mcp.server_state import Project, ServerState, approved_
 from corral.integrations.telemetry.otel import tool_call
 from corral.model.call import Call, Decision
 from corral.model.errors import CorralError
+from corral.model.grant import CLIENT
+from corral.model.render_grant import allow_line
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -49,6 +52,11 @@ class Answer(BaseModel):
 def state_of(ctx: ToolContext) -> ServerState:
     """Return the server's state."""
     return ctx.request_context.lifespan_context
+
+
+def session_of(ctx: ToolContext) -> str:
+    """Return the id of the client's session, or an empty string. A client over pipes, and protocol 2026-07-28, has none."""
+    return (ctx.headers or {}).get("mcp-session-id", "")
 
 
 @contextmanager
@@ -105,15 +113,30 @@ async def ask_permission(
     verdict = project.box.check(call.argv, shell=call.shell, cwd=call.cwd)
     if verdict.decision != Decision.ASK or project.is_approved(call, verdict):
         return ""
+    if said := project.declined_text(call, verdict):
+        return said
     capabilities = ctx.client_capabilities
     asking = capabilities.elicitation if capabilities is not None else None
     if asking is None or (asking.form is None and asking.url is not None):
-        return NOBODY
-    text = state_of(ctx).questions.text(call, verdict)
+        return _nobody(project, call, verdict)
+    text = state_of(ctx).questions.text((project.root, session_of(ctx), call, verdict))
     return Elicit(text, Answer) if text else TOO_LONG
 
 
+def _nobody(project: Project, call: Call, verdict: "Verdict") -> str:
+    id_ = project.save_refusal(call, verdict)
+    return f"{NOBODY} {allow_line(id_)}" if id_ else NOBODY
+
+
+async def project_of_text(
+    ctx: ToolContext, roots: Annotated[ListRootsResult | None, Resolve(client_roots)], shell: str
+) -> Project:
+    """Return the project in whose session a text runs."""
+    return await project_of(ctx, roots, [], shell, "")
+
+
 InProject = Annotated[Project, Resolve(project_of)]
+InProjectOfText = Annotated[Project, Resolve(project_of_text)]
 Permission = Annotated[ElicitationResult[Answer], Resolve(ask_permission)]
 
 
@@ -128,10 +151,10 @@ async def start(
     output: OutputBuffer,
 ) -> "tuple[Handle, str]":
     """Start a call, with the user's approval if there is one. Return the handle and a note for a refusal."""
-    verdict, note = _approved_verdict(ctx, project, permission, call)
+    verdict, note, by = _approved_verdict(ctx, project, permission, call)
     if verdict is not None and await state_of(ctx).project(project.root) is not project:
         verdict, note = None, CHANGED
-    token = approved_call.set((call, verdict) if verdict is not None else None)
+    token = approved_call.set((call, verdict, by) if verdict is not None else None)
     try:
         with tool_errors(state_of(ctx), call, project):
             return await _start(project.box, call, tool=tool, limit=limit, output=output), note
@@ -176,21 +199,45 @@ async def run_in_transaction(
             return result, "" if result.denied else await anyio.to_thread.run_sync(project.leave_waiting, tx)
 
 
+async def run_in_session(
+    ctx: ToolContext, project: Project, text: str, *, limit: float | None, restart: bool, output: OutputBuffer
+) -> "SandboxResult":
+    """Run text in the client's shell session of a project. If the call is cancelled, interrupt it."""
+    session = project.session(session_of(ctx))
+    with tool_errors(state_of(ctx), Call((text,), True, None), project):
+        if restart:
+            await anyio.to_thread.run_sync(session.restart)
+        with tool_call(name="run_in_session"):
+            running = ensure_future(
+                session.arun(text, timeout_seconds=limit, on_output=lambda _, data: output.feed(data))
+            )
+        try:
+            await wait_with_progress(ctx, lambda: shield(running), output, total=limit)
+            return await running
+        finally:
+            if not running.done():
+                running.cancel()
+                with anyio.CancelScope(shield=True), suppress(CorralError, CancelledError):
+                    await running
+
+
 def _approved_verdict(
     ctx: ToolContext, project: Project, permission: ElicitationResult[Answer], call: Call
-) -> "tuple[Verdict | None, str]":
-    """Return the verdict that the user approved, or a note for the refusal of a call that needed approval."""
+) -> "tuple[Verdict | None, str, str]":
+    """Return the verdict that the user approved, a note for the refusal of a call that needed approval, and where the yes came from."""
     verdict = project.box.check(call.argv, shell=call.shell, cwd=call.cwd)
     if verdict.decision != Decision.ASK:
-        return None, ""
-    if project.is_approved(call, verdict):
-        return verdict, ""
+        return None, "", ""
+    if by := project.take_approval(call, verdict):
+        return verdict, "", by
     if isinstance(permission, AcceptedElicitation) and not isinstance(permission.data, Answer):
-        return None, str(permission.data)
-    was_asked = state_of(ctx).questions.close(call, verdict)
+        return None, str(permission.data), ""
+    was_asked = state_of(ctx).questions.close((project.root, session_of(ctx), call, verdict))
     if not isinstance(permission, AcceptedElicitation) or permission.data.answer != "once":
-        return None, SAID_NO
-    return (verdict, "") if was_asked else (None, CHANGED)
+        if was_asked and not isinstance(permission, CancelledElicitation):
+            project.remember_no(call, verdict)
+        return None, SAID_NO, ""
+    return (verdict, "", CLIENT) if was_asked else (None, CHANGED, "")
 
 
 async def finish(ctx: ToolContext, handle: "Handle", output: OutputBuffer, *, limit: float | None) -> "SandboxResult":

@@ -7,7 +7,7 @@ import json
 
 from mcp_types import CallToolResult, TextContent
 
-from corral._lib.network_grants import mask_injection
+from corral._lib.network.network_grants import mask_injection
 from corral.model.call import Decision
 
 TYPE_CHECKING = False
@@ -119,6 +119,7 @@ def policy_data(policy: Policy) -> dict[str, Any]:
         name: {field: getattr(record, field) for field in record._fields}
         for name, record in (("containment", config.containment), ("limits", config.limits), ("output", config.output))
     }
+    groups["output"]["exported"] = sorted(config.output.exported)
     # An agent reads this record, and must not learn the injected credentials.
     groups["containment"]["inject"] = [mask_injection(text) for text in config.containment.inject]
     return _as_utf8(

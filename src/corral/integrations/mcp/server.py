@@ -15,23 +15,28 @@ import anyio
 import uvicorn
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.responses import PlainTextResponse
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from corral.guard.path_zones import inside
 from corral.integrations.mcp.server_state import ServerState
+from corral.integrations.mcp.stdio import serve_pipes
 from corral.integrations.mcp.tools import make_server
 from corral.model.errors import PolicyError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from asyncio import Transport
     from collections.abc import Mapping
 
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 PATH = "/mcp"
 TOKEN_BYTES = 32
 MIN_TOKEN = 32  # characters
 MAX_TOKEN = 1024
 GRACE_SECONDS = 3  # for open streams when the server ends
+HEAD_SECONDS = 5.0  # for the head of a request; anyone on this machine can connect, and needs no token for that
+MAX_CONNECTIONS = 200  # a further one gets 503; against a machine without free descriptors for commands
 LOCAL_NAMES = ("127.0.0.1", "localhost", "[::1]")
 
 
@@ -44,7 +49,7 @@ def serve_stdio(root: str, environ: Mapping[str, str], *, profile: str | None) -
     # Python cannot cancel the thread that waits for the client's next line, and would wait for it. When this process dies, the
     # keeper ends everything, as it does after SIGTERM.
     signal(SIGINT, SIG_DFL)
-    anyio.run(make_server(state).run_stdio_async)
+    anyio.run(serve_pipes, make_server(state))
 
 
 def serve_http(
@@ -66,6 +71,8 @@ def serve_http(
             print(f"corral: send the header Authorization: Bearer {token}", file=sys.stderr)
         config = uvicorn.Config(
             RequestFilter(app, token, names, state),
+            http=Connection,
+            limit_concurrency=MAX_CONNECTIONS,
             lifespan="on",
             ws="none",
             log_level="warning",
@@ -133,6 +140,22 @@ def _check_policy(state: ServerState) -> None:
         state.load(state.bound)
 
 
+class Connection(H11Protocol):
+    """A connection of a client. It is closed when the head of a request does not arrive in time; uvicorn would wait for ever."""
+
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        """Start the clock."""
+        super().connection_made(transport)
+        self._wait_for_request(None)
+
+    def _wait_for_request(self, last: object) -> None:
+        is_answered = self.cycle is None or self.cycle.response_complete
+        if is_answered and last == (self.cycle,):
+            self.transport.close()
+        elif not self.transport.is_closing():
+            self.loop.call_later(HEAD_SECONDS, self._wait_for_request, (self.cycle,) if is_answered else None)
+
+
 class RequestFilter:
     """Lets a request pass that names this server, comes from no other web page and has the token.
 
@@ -149,9 +172,20 @@ class RequestFilter:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or pass it on."""
         refusal = self._refusal(scope) if scope["type"] != "lifespan" else None
-        await (refusal or self._app)(scope, receive, send)
-        if refusal is None and scope.get("method") == "DELETE":
-            await self._state.jobs.end(session=_header(scope, b"mcp-session-id").decode("latin-1"))
+        session = _header(scope, b"mcp-session-id").decode("latin-1") if scope.get("method") == "DELETE" else ""
+        if refusal is not None or not session:
+            await (refusal or self._app)(scope, receive, send)
+            return
+        statuses: list[int] = []
+
+        async def watch(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                statuses.append(message["status"])
+            await send(message)
+
+        await self._app(scope, receive, watch)
+        if statuses and 200 <= statuses[0] < 300:
+            await self._state.end_session(session)
 
     def _refusal(self, scope: Scope) -> PlainTextResponse | None:
         # The token is checked last: a web page that made a browser send the request learns nothing about it.

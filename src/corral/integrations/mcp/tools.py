@@ -18,7 +18,16 @@ from corral import __version__
 from corral._lib.terminal import clip, printable
 from corral.integrations.mcp import run_call, schemas
 from corral.integrations.mcp.background_jobs import Job, OutputBuffer
-from corral.integrations.mcp.run_call import InProject, Permission, ToolContext, call_of, state_of, tool_errors
+from corral.integrations.mcp.run_call import (
+    InProject,
+    InProjectOfText,
+    Permission,
+    ToolContext,
+    call_of,
+    session_of,
+    state_of,
+    tool_errors,
+)
 from corral.integrations.mcp.server_state import MAX_SECONDS, ServerState
 from corral.integrations.mcp.structured_content import choose_record_form
 from corral.integrations.mcp.summary import process_text, result_text, verdict_text
@@ -35,7 +44,8 @@ MAX_NAME_COLUMNS = 60
 INSTRUCTIONS = (
     "Commands run in a sandbox inside the project. The network is off unless the user's policy grants it, in full or for named destinations. "
     "A refused call is a result that says why and what to do instead: do that, or ask the user. Rephrasing the same command "
-    "does not help. Use start_process for servers and other processes that outlive one call. The text of a result is the command's "
+    "does not help. Use run_in_session where the directory, variables or functions must last, "
+    "and start_process for servers and other processes that outlive one call. The text of a result is the command's "
     "output, followed by lines in [corral: ...] that say how it ended (corral puts a backslash before a printed line that looks like one). "
     "The structured content, if there is any, is the whole record. "
     "A result with a transaction has changed nothing yet: its hint names the user's options. The resource corral://policy is the policy."
@@ -79,17 +89,39 @@ async def run_command(
     output = OutputBuffer(LAST_LINE_BYTES)
     limit = project.time_limit(timeout_seconds, project.policy.config.timeout_seconds)
     call = call_of(argv, shell, cwd)
-    if project.fits_transaction(call):
-        result, hint = await run_call.run_in_transaction(ctx, project, call, limit=limit, output=output)
-        data = schemas.result_data(result)
-        data["hint"] = f"{hint} {data['hint']}".strip()
-    else:
-        handle, note = await run_call.start(
-            ctx, project, permission, call, tool="run_command", limit=limit, output=output
-        )
-        with tool_errors():
+    with tool_errors(), state_of(ctx).jobs.place():
+        if project.fits_transaction(call):
+            result, hint = await run_call.run_in_transaction(ctx, project, call, limit=limit, output=output)
+            data = schemas.result_data(result)
+            data["hint"] = f"{hint} {data['hint']}".strip()
+        else:
+            handle, note = await run_call.start(
+                ctx, project, permission, call, tool="run_command", limit=limit, output=output
+            )
             result = await run_call.finish(ctx, handle, output, limit=limit)
-        data = schemas.result_data(result, note)
+            data = schemas.result_data(result, note)
+    return schemas.tool_result(data, result_text(data))
+
+
+async def run_in_session(
+    ctx: ToolContext,
+    *,
+    project: InProjectOfText,
+    shell: Annotated[str, Field(description="A bash command line.", max_length=256 * 1024)],
+    timeout_seconds: Seconds = None,
+    restart: Annotated[bool, Field(description="End the session first, and start with a new one.")] = False,
+) -> CallToolResult:
+    """Run a bash command line in your session of the project: one bash that keeps its directory, variables, functions and jobs.
+
+    Nobody is asked about a call in a session: use run_command for a call that needs the user's approval.
+    """
+    output = OutputBuffer(LAST_LINE_BYTES)
+    limit = project.time_limit(timeout_seconds, project.policy.config.timeout_seconds)
+    if not shell.strip():
+        raise ToolError("shell is empty; give a bash command line")
+    with tool_errors(), state_of(ctx).jobs.place():
+        result = await run_call.run_in_session(ctx, project, shell, limit=limit, restart=restart, output=output)
+    data = schemas.result_data(result)
     return schemas.tool_result(data, result_text(data))
 
 
@@ -121,25 +153,24 @@ async def start_process(
     It ends by itself, by stop_process, at its time limit, or with the session.
     """
     call = call_of(argv, shell, cwd)
-    with tool_errors():
-        state_of(ctx).jobs.make_room()
     output = OutputBuffer()
     limit = project.time_limit(timeout_seconds, None)
     tx, note = None, ""
-    if project.fits_transaction(call):
-        tx, handle = await run_call.start_in_transaction(
-            ctx, project, call, tool="start_process", limit=limit, output=output
-        )
-    else:
-        handle, note = await run_call.start(
-            ctx, project, permission, call, tool="start_process", limit=limit, output=output
-        )
-    if handle.result is not None:
-        if tx is not None:
-            tx.discard()
-        return _process(schemas.unstarted_data(handle.result, note))
-    job = Job(handle, output, project, (ctx.headers or {}).get("mcp-session-id", ""), tx)
-    state_of(ctx).add_job(job)
+    with tool_errors(), state_of(ctx).jobs.place():
+        if project.fits_transaction(call):
+            tx, handle = await run_call.start_in_transaction(
+                ctx, project, call, tool="start_process", limit=limit, output=output
+            )
+        else:
+            handle, note = await run_call.start(
+                ctx, project, permission, call, tool="start_process", limit=limit, output=output
+            )
+        if handle.result is not None:
+            if tx is not None:
+                tx.discard()
+            return _process(schemas.unstarted_data(handle.result, note))
+        job = Job(handle, output, project, session_of(ctx), tx)
+        state_of(ctx).add_job(job)
     return _process(schemas.process_data(job, 0))
 
 
@@ -153,7 +184,7 @@ async def read_output(
 ) -> CallToolResult:
     """Return the output of a background process since an offset, and how it ended if it has."""
     with tool_errors():
-        job = state_of(ctx).jobs.find(process_id)
+        job = state_of(ctx).jobs.find(process_id, session_of(ctx))
     await run_call.wait_with_progress(
         ctx, lambda: job.more_than(since), job.output, total=wait_seconds, seconds=wait_seconds
     )
@@ -171,7 +202,7 @@ async def stop_process(
 ) -> CallToolResult:
     """End a background process with everything it started, and return how it ended and its last output."""
     with tool_errors():
-        job = state_of(ctx).jobs.find(process_id)
+        job = state_of(ctx).jobs.find(process_id, session_of(ctx))
         await state_of(ctx).jobs.stop(job, grace_seconds)
     return _process(schemas.process_data(job, max(job.output.total - LAST_LINE_BYTES, 0)))
 
@@ -192,7 +223,8 @@ class StrictTool(Tool):
             more = f" and {len(unknown) - MAX_NAMES} more" if len(unknown) > MAX_NAMES else ""
             noun = "argument" if len(unknown) == 1 else "arguments"
             raise ToolError(f"{self.name} has no {noun} {names}{more}; its arguments are {', '.join(known)}")
-        return await super().run(arguments, context, convert_result)
+        with state_of(context).call():
+            return await super().run(arguments, context, convert_result)
 
 
 def make_server(state: ServerState) -> MCPServer[ServerState]:
@@ -202,6 +234,7 @@ def make_server(state: ServerState) -> MCPServer[ServerState]:
     stops = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
     table = (
         (run_command, "Run a command in the sandbox", runs, schemas.RESULT_SCHEMA),
+        (run_in_session, "Run a command in a shell that keeps its state", runs, schemas.RESULT_SCHEMA),
         (check_command, "Check a command without running it", reads, schemas.VERDICT_SCHEMA),
         (start_process, "Start a background process in the sandbox", runs, schemas.PROCESS_SCHEMA),
         (read_output, "Read the output of a background process", reads, schemas.PROCESS_SCHEMA),

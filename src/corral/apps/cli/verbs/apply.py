@@ -39,7 +39,7 @@ def main(options: Options) -> int:
     holding = ContainmentState(config)
     facts = place.facts()
     try:
-        with LayerView(config.project_root, place, holding.kept(), holding.programs()) as look:
+        with LayerView(config.project_root, place, holding.kept()) as look:
             applied = apply(look, os.environ, options.paths or None, facts["commands"])
         if applied.ok and not options.paths:
             place.remove()

@@ -9,10 +9,10 @@ from time import monotonic
 from corral._lib.signals import raise_on_termination
 from corral._lib.status_line import StatusLine
 from corral._lib.terminal import printable
-from corral.apps.cli.approver import Approver
 from corral.apps.cli.arguments import ROOT, TIMEOUT, profile, worker_arguments
 from corral.apps.cli.call import config_of, machine_of
 from corral.apps.cli.jsonl import MAX_QUOTED, TYPE_NAMES, LineError, call_in, lines_of, read_object
+from corral.apps.cli.questions.approver import Approver
 from corral.apps.cli.run_log import RunLog
 from corral.apps.cli.verb import Options, UsageError, Verb, argument
 from corral.audit.audit_log import Log
@@ -45,7 +45,8 @@ Each line of stdin is {"id": "1", "argv": ["ls"]} or {"id": "1", "shell": "ls | 
 "stdin", "timeout_seconds" and "idempotent". corral answers each with one line {"id", "result"} and flushes it at once.
 The result is what `corral run --json` prints. A line that corral cannot read gets {"id", "error", "line"}.
 
-corral refuses what it would ask about, unless you approved it before. See `corral grants`.
+corral refuses what it would ask about, unless you approved it before. See `corral grants`. An agent may have written the
+lines, so "timeout_seconds" can only lower the time limit of --timeout or of your policy.
 """,
     exit_codes="0 whatever the commands returned, 125 corral itself failed, 130 interrupted; running commands are killed",
     has_json=False,
@@ -86,7 +87,7 @@ def main(options: Options) -> int:
         workers = executor_named(options.engine).hire(work, options.workers)
         # Not sys.stdin, and never closed: a thread that still waits for a line would block the end of the process.
         source = open(0, "rb", closefd=False)  # noqa: SIM115
-        items = _items(source, options.idempotent)
+        items = _items(source, options.idempotent, config.timeout_seconds)
         with Progress() as progress, stream_results(work, workers, items, ordered=options.ordered) as answers:
             progress.begin()
             for place, (name, result) in answers:
@@ -155,16 +156,19 @@ def _write(reply: dict[str, object]) -> None:
         data = data[os.write(sys.stdout.fileno(), data) :]
 
 
-def _items(source: IO[bytes], idempotent: bool) -> Iterator[Item]:
+def _items(source: IO[bytes], idempotent: bool, limit: float | None) -> Iterator[Item]:
     for line in lines_of(source):
         try:
-            yield read_entry(line, idempotent=idempotent)
+            yield read_entry(line, idempotent=idempotent, limit=limit)
         except LineError as error:
             yield error.id, str(error)
 
 
-def read_entry(line: bytes, *, idempotent: bool) -> tuple[str | int, BatchCall]:
-    """Return the id and the call of a line, with its environment and limits. Raises LineError for an unknown key too."""
+def read_entry(line: bytes, *, idempotent: bool, limit: float | None = None) -> tuple[str | int, BatchCall]:
+    """Return the id and the call of a line, with its environment and limits. Raises LineError for an unknown key too.
+
+    `limit` is the time limit of the policy or of the command line. An agent may have written the line, so it may only tighten it.
+    """
     name, data = read_object(line)
     for key in data:
         if key not in ("id", *KEYS):
@@ -180,6 +184,11 @@ def read_entry(line: bytes, *, idempotent: bool) -> tuple[str | int, BatchCall]:
         not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not 0 < seconds <= MAX_SECONDS
     ):
         raise LineError("timeout_seconds must be a number above 0", name)
+    if seconds is not None and limit is not None and seconds > limit:
+        raise LineError(
+            f"timeout_seconds is above the limit of {limit:g}; to raise the limit, run: corral batch --timeout {seconds:g}",
+            name,
+        )
     repeats = data.get("idempotent", idempotent)
     if not isinstance(repeats, bool):
         raise LineError(f"idempotent must be true or false, not {TYPE_NAMES[type(repeats)]}", name)

@@ -7,7 +7,7 @@ import sys
 
 from corral._lib.terminal import printable, terminal_of
 from corral.apps.cli.arguments import call_arguments, call_usage, check_call
-from corral.apps.cli.call import call_of, config_of, machine_of
+from corral.apps.cli.call import call_of, config_of, kernel_warning, machine_of
 from corral.apps.cli.verb import Options, UsageError, Verb, argument
 from corral.audit.audit_log import Log
 from corral.guard.evaluate import vet
@@ -56,7 +56,8 @@ def main(options: Options) -> int:
         answer(sys.stdin.buffer, sys.stdout.buffer, config)
         return 0
     call = call_of(options)
-    verdict = vet(call, config, machine_of(config))
+    machine = machine_of(config)
+    verdict = vet(call, config, machine)
     try:
         Log(config, event="check").verdict(call, verdict)
     except AuditError as error:
@@ -66,4 +67,6 @@ def main(options: Options) -> int:
         print(json_text(verdict.to_dict()))
     else:
         print(verdict_text(call, verdict, terminal_of(sys.stderr, os.environ)), file=sys.stderr)
+        if warning := kernel_warning(call, config, machine):
+            print(f"corral: {printable(warning)}", file=sys.stderr)
     return CHECK_STATUS[verdict.decision]

@@ -52,7 +52,7 @@ def main(options: Options) -> int:
 
 
 def _approval_ids() -> list[str]:
-    from corral.policy.approvals import list_approvals  # noqa: PLC0415
+    from corral.policy.answers.approvals import list_approvals  # noqa: PLC0415
 
     return [approval.id for approval in list_approvals(os.environ)]
 

@@ -12,7 +12,7 @@ from corral.apps.cli.verb import Options, Verb
 from corral.apps.doctor.checks import examine
 from corral.apps.doctor.facts import Facts, gather_facts
 from corral.apps.doctor.hook_checks import hook_checks
-from corral.apps.doctor.quick_checks import log_check
+from corral.apps.doctor.quick_checks import log_check, paused_checks
 from corral.apps.doctor.report import report_text
 from corral.containment.filesystem.temp_dirs import process_temp_dir
 from corral.model.errors import PolicyError
@@ -44,7 +44,8 @@ def main(options: Options) -> int:
         config = load(options.root, os.environ).config
     except PolicyError:
         config = None
-    checks = (log_check(config), *hook_checks(os.environ, os.path.realpath(options.root)))
+    root = os.path.realpath(options.root)
+    checks = (*paused_checks(root, os.environ), log_check(config), *hook_checks(os.environ, root))
     report = report.replace(checks=(*report.checks, *checks))
     if options.json:
         print(json_text(report.to_dict()))

@@ -17,6 +17,7 @@ from corral.apps.evals.render_report import comparison_text, outcome_text, progr
 from corral.apps.evals.results import forget, read, summary, write
 from corral.apps.evals.run_suite import evaluate
 from corral.apps.evals.task_loader import FIXTURES, TaskError, load
+from corral.apps.evals.validate_tasks import POLICY_KEYS
 from corral.integrations.hooks.hook_command import project_of
 from corral.model.errors import CorralError
 from corral.model.render_result import FAILURE_STATUS, json_text
@@ -36,11 +37,14 @@ VERB = Verb(
 corral eval tasks/                            run every task of a directory in parallel
 corral eval --fixtures --out here             run the tasks that come with corral
 corral eval tasks/ --tag path --workers 4     run only tasks with this tag
+corral eval tasks/ --allow timeout_seconds    let tasks have a longer time limit than your policy
 corral eval --compare before after            show what changed between two runs
 """,
     notes="""\
 A task consists of files, calls and the expected outcome. Each runs in a throwaway project of its own. An interrupted run
 continues: finished tasks are not run again. corral writes results.jsonl, junit.xml and summary.json to --out.
+
+An agent may have written a task file, so a task may only tighten your policy, as a corral.toml that is not trusted.
 """,
     exit_codes="0 all tasks passed or could not be tried here, 1 a task failed or got worse, 125 a task file is wrong or corral itself failed, 130 interrupted",
     arguments=(
@@ -49,6 +53,13 @@ continues: finished tasks are not run again. corral writes results.jsonl, junit.
         argument("--out DIR", "Write the results here (default: corral-eval).", default="corral-eval"),
         argument("--fresh", "Start again, although a run in DIR was interrupted."),
         argument("--tag TAG", "Run only tasks with this tag.", dest="tags", action="append", default=[]),
+        argument(
+            "--allow SETTING",
+            "Let tasks loosen this setting, such as containment.network. Read the task files first.",
+            action="append",
+            default=[],
+            choices=tuple(POLICY_KEYS),
+        ),
         argument("--list", "Print the ids of the tasks and run nothing."),
         argument("--compare A B", "Show what changed between two runs."),
         *worker_arguments(),
@@ -70,7 +81,9 @@ def main(options: Options) -> int:
     if options.compare:
         return _compare(options)
     try:
-        tasks = _chosen(load([*([FIXTURES] if options.fixtures else []), *options.tasks]), options.tags)
+        root = project_of(os.getcwd(), os.environ)
+        paths = [*([FIXTURES] if options.fixtures else []), *options.tasks]
+        tasks = _chosen(load(paths, allowed=options.allow, root=root), options.tags)
     except TaskError as error:
         for line in str(error).split("\n"):
             print(message(f"corral: {line}", sys.stderr, os.environ), file=sys.stderr)
@@ -79,7 +92,7 @@ def main(options: Options) -> int:
         for task in tasks:
             print(json_text({"id": task.id, "tags": task.tags, "source": task.source}) if options.json else task.id)
         return 0
-    return _run(tasks, options)
+    return _run(tasks, options, root)
 
 
 def _chosen(tasks: list[Task], tags: Sequence[str]) -> list[Task]:
@@ -90,10 +103,9 @@ def _chosen(tasks: list[Task], tags: Sequence[str]) -> list[Task]:
     return chosen
 
 
-def _run(tasks: list[Task], options: Options) -> int:
+def _run(tasks: list[Task], options: Options, root: str) -> int:
     raise_on_termination()
     begun = monotonic()
-    root = project_of(os.getcwd(), os.environ)
     with Journal(options.out, fresh=options.fresh, root=root) as journal, Progress(len(tasks)) as progress:
         forget(options.out)
         if os.path.lexists(old := os.path.join(options.out, NAME)):

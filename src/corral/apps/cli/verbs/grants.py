@@ -1,4 +1,4 @@
-"""`corral grants`: lists, revokes and adds approvals. Anyone may list and revoke; only a person at a terminal may add."""
+"""`corral grants`: lists and revokes the user's stored answers: approvals, grants for a kind of command, and refusals. Anyone may."""
 
 from __future__ import annotations
 
@@ -7,77 +7,99 @@ import sys
 from time import time
 
 from corral._lib.terminal import Terminal, printable, terminal_of
-from corral.apps.cli.approval_prompt import kept_text
-from corral.apps.cli.approver import Approver
-from corral.apps.cli.arguments import call_arguments, check_call
-from corral.apps.cli.call import call_of, config_of, machine_of
 from corral.apps.cli.verb import Options, UsageError, Verb, argument
 from corral.audit.audit_log import Log
-from corral.guard.evaluate import vet
-from corral.model.call import Call, Decision
+from corral.model.call import Call
 from corral.model.call_excerpt import one_line
 from corral.model.errors import AuditError, PolicyError
-from corral.model.render_result import CHECK_STATUS, json_text, labelled, verdict_text
-from corral.policy import approvals
+from corral.model.render_grant import needs_text
+from corral.model.render_result import json_text, labelled
+from corral.policy.answers import approvals, family_grants
+from corral.policy.answers.approvals import Approval
+from corral.policy.answers.family_grants import FamilyGrant, StoredAnswer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from corral.policy.approvals import Approval
+    Stored = Approval | FamilyGrant | StoredAnswer
 
 MIN_ID = 4  # fewer characters of an id are taken for a typing error
-DECLINED_STATUS = 1
-_TAKES = {"list": (), "revoke": ("ids", "all"), "add": ("shell", "cwd", "profile")}  # the arguments of each action
 VERB = Verb(
     "policy",
-    "List, revoke or add approvals: commands that run in a project without being asked about.",
+    "List or revoke what you have allowed: commands and destinations that agents get without a question.",
     examples="""\
-corral grants                                      list the approvals and when they expire
-corral grants revoke 63b542dc1322                  ask about this command again
+corral grants                                      list your stored answers and when they expire
+corral grants revoke 63b542dc1322                  ask about this again
 corral grants revoke --all
-corral grants add --shell 'git push --force'       approve a command without running it, after a question
 """,
     notes="""\
 An approval is for one exact command: its text, its directory, the project, the policy at that time and the guard's
-findings. It expires after 7 days. A denied command cannot be approved, and only a person at a terminal can approve.
+findings. A grant is for a kind of command and a destination, in one project. Both expire after 7 days. Answers of the
+kind "never" and "no" are listed too. To allow something: corral allow.
 """,
-    exit_codes="0; add: 1 you said no or corral could not ask, 126 denied; 125 corral itself failed",
-    usage=("grants [list]", "grants revoke ID ... | --all", "grants add [options] [--] CMD [ARG ...]"),
-    command_after="add",
+    exit_codes="0; 125 corral itself failed",
+    usage=("grants [list]", "grants revoke ID ... | --all"),
     arguments=(
-        argument("action", nargs="?", choices=tuple(_TAKES), default="list"),
+        argument("action", nargs="?", choices=("list", "revoke", "add"), metavar="list|revoke", default="list"),
         argument("ids ID", nargs="*", completes="grants"),
-        argument("--all", "Revoke all approvals."),
-        *call_arguments(),
+        argument("--all", "Revoke everything."),
     ),
 )
 
 
 def check_arguments(options: Options, extra: list[str]) -> None:
     """Refuse arguments that belong to another action."""
-    for name in ("ids", "all", "shell", "cwd", "profile"):
-        if getattr(options, name) and name not in _TAKES[options.action]:
+    if options.action == "add":
+        raise UsageError("approvals are no longer added beforehand; run `corral allow` after a refusal instead")
+    if extra:
+        raise UsageError(f"`corral grants` does not take {printable(extra[0])}")
+    for name in ("ids", "all"):
+        if getattr(options, name) and options.action != "revoke":
             given = printable(options.ids[0]) if name == "ids" else f"--{name}"
             raise UsageError(f"`corral grants {options.action}` does not take {given}")
-    if options.action == "add":
-        check_call(options, extra)
 
 
 def main(options: Options) -> int:
-    """List, revoke or add approvals."""
-    return {"list": _list, "revoke": _revoke, "add": _add}[options.action](options)
+    """List or revoke stored answers."""
+    old = approvals.remove_old_approvals(os.environ)
+    if old:
+        many = f"{old} approval{'s' * (old != 1)} of an earlier version of corral"
+        text = f"{many} {'were' if old != 1 else 'was'} removed: it does not say what a command may open. corral asks again."
+        print(f"corral: {text}", file=sys.stderr)
+    return {"list": _list, "revoke": _revoke}[options.action](options)
+
+
+def _known() -> list[Stored]:
+    found: list[Stored] = [*approvals.list_approvals(os.environ), *family_grants.list_family_grants(os.environ)]
+    return [*found, *family_grants.list_answers(os.environ)]
 
 
 def _list(options: Options) -> int:
-    known = approvals.list_approvals(os.environ)
+    known = _known()
     if options.json:
-        print(json_text([approval.to_dict() for approval in known]))
+        print(json_text([each.to_dict() for each in known]))
         return 0
     terminal = terminal_of(sys.stdout, os.environ)
-    lines = [line for approval in known for line in approval_lines(approval, time(), terminal)]
-    print("\n".join(lines or ["There are no approvals. Answer [p] when `corral run` asks, to make one."]))
+    lines = [line for each in known for line in stored_lines(each, time(), terminal)]
+    print("\n".join(lines or ["Nothing is stored. corral asks about everything that needs your answer."]))
     return 0
+
+
+def stored_lines(stored: Stored, now: float, terminal: Terminal) -> Iterator[str]:
+    """Yield the lines that show a stored answer."""
+    if isinstance(stored, Approval):
+        yield from approval_lines(stored, now, terminal)
+        return
+    title = stored.family if isinstance(stored, FamilyGrant) else f"{stored.answer}: {stored.about}"
+    yield f"{terminal.paint('mark', stored.id)}  {terminal.paint('head', printable(title))}"
+    if stored.grants:
+        yield from labelled("opens" if isinstance(stored, FamilyGrant) else "not", needs_text(stored.grants), terminal)
+    yield from labelled("where", stored.root, terminal)
+    until = left_text(stored.expires_at - now)
+    if isinstance(stored, FamilyGrant):
+        until += f", used {stored.uses} time{'s' * (stored.uses != 1)}"
+    yield from labelled("until", until, terminal)
 
 
 def approval_lines(approval: Approval, now: float, terminal: Terminal) -> Iterator[str]:
@@ -85,12 +107,17 @@ def approval_lines(approval: Approval, now: float, terminal: Terminal) -> Iterat
     argv = approval.call[0] if approval.shell and len(approval.call) == 1 else approval.call
     shown = one_line(Call(argv, approval.shell), terminal.columns - approvals.SHORT_ID - 2, terminal.sign("cut"))
     yield f"{terminal.paint('mark', approval.id)}  {terminal.paint('head', shown)}"
+    if approval.grants:
+        yield from labelled("opens", needs_text(approval.grants), terminal)
     yield from labelled("where", approval.cwd, terminal)
     yield from labelled("rules", ", ".join(approval.rules), terminal)
-    yield from labelled("until", f"{_left(approval.expires_at - now)}, under the profile {approval.profile}", terminal)
+    uses = ", for one run" if approval.uses == 1 else ""
+    until = f"{left_text(approval.expires_at - now)}{uses}, under the profile {approval.profile}"
+    yield from labelled("until", until, terminal)
 
 
-def _left(seconds: float) -> str:
+def left_text(seconds: float) -> str:
+    """Return how long something still holds."""
     for unit, size in (("day", 86400), ("hour", 3600), ("minute", 60)):
         if seconds >= size:
             number = int(seconds // size)
@@ -100,54 +127,43 @@ def _left(seconds: float) -> str:
 
 def _revoke(options: Options) -> int:
     if not options.all and not options.ids:
-        raise PolicyError("name an approval by an id that `corral grants` lists, or pass --all")
-    known = approvals.list_approvals(os.environ)
+        raise PolicyError("name an entry by an id that `corral grants` lists, or pass --all")
+    known = _known()
     gone = known if options.all else [_named(start, known) for start in options.ids]
-    for approval in gone:
-        approvals.revoke(approval, os.environ)
-        _log_revoked(approval)
+    for stored in gone:
+        if isinstance(stored, Approval):
+            approvals.revoke(stored, os.environ)
+        elif isinstance(stored, FamilyGrant):
+            family_grants.revoke_family_grant(stored, os.environ)
+        else:
+            family_grants.revoke_answer(stored, os.environ)
+        _log_revoked(stored)
     if options.json:
-        print(json_text([approval.id for approval in gone]))
+        print(json_text([stored.id for stored in gone]))
     else:
-        print("\n".join(f"revoked {approval.id}" for approval in gone) or "there are no approvals", file=sys.stderr)
+        print("\n".join(f"revoked {stored.id}" for stored in gone) or "nothing is stored", file=sys.stderr)
     return 0
 
 
-def _named(start: str, known: list[Approval]) -> Approval:
-    found = [approval for approval in known if len(start) >= MIN_ID and approval.key.startswith(start.lower())]
+def _named(start: str, known: list[Stored]) -> Stored:
+    found = [stored for stored in known if len(start) >= MIN_ID and stored.key.startswith(start.lower())]
     if len(found) != 1:
-        many = "more than one approval has" if found else "no approval has"
+        many = "more than one entry has" if found else "no entry has"
         raise PolicyError(f"{many} an id that begins with {printable(start)}; run `corral grants` to list them")
     return found[0]
 
 
-def _add(options: Options) -> int:
-    config, call = config_of(options), call_of(options)
-    verdict = vet(call, config, machine_of(config))
-    if verdict.decision is not Decision.ASK:
-        print(verdict_text(call, verdict, terminal_of(sys.stderr, os.environ)), file=sys.stderr)
-        why = "corral does not ask about this command" if verdict.allowed else "a denied command cannot be approved"
-        print(f"corral: nothing to approve: {why}", file=sys.stderr)
-        return CHECK_STATUS[verdict.decision]
-    approver = Approver(config, machine_of, may_ask=True, runs=False)
-    if not approver.answer(call, verdict):
-        print(f"corral: not approved: {printable(approver.why_not) or 'you said no'}", file=sys.stderr)
-        return DECLINED_STATUS
-    made = approvals.find_approval(call, verdict, config, os.environ)
-    if made is None:
-        raise PolicyError("the approval could not be stored")
-    if options.json:
-        print(json_text(made.to_dict()))
-    elif approver.how == "approved":
-        print(kept_text(made), file=sys.stderr)
-    return 0
-
-
-def _log_revoked(gone: Approval) -> None:
-    call = {"shell": gone.call[0]} if gone.shell else {"argv": gone.call}
-    fields = {"root": gone.root, "profile": gone.profile, "cwd": gone.cwd, **call, "decision": "ask"}
+def _log_revoked(gone: Stored) -> None:
+    if isinstance(gone, Approval):
+        call = {"shell": gone.call[0]} if gone.shell else {"argv": gone.call}
+        fields: dict[str, object] = {"root": gone.root, "profile": gone.profile, "cwd": gone.cwd, **call}
+        reason = "The approval was revoked; corral asks about this call again."
+    else:
+        fields = {"root": gone.root}
+        about = gone.family if isinstance(gone, FamilyGrant) else gone.about
+        reason = f"The answer about {about} was revoked; corral asks again."
     try:
-        Log(event="grant").note({**fields, "reason": "The approval was revoked; corral asks about this call again."})
+        Log(event="grant").note({**fields, "decision": "ask", "reason": reason})
     except AuditError as error:
         # This loosens nothing, so a log that cannot be written is only reported.
         print(f"corral: {printable(str(error))}", file=sys.stderr)

@@ -92,7 +92,7 @@ def _diff(root: str, place: Place) -> str:
     from corral.policy.loader import load  # noqa: PLC0415
 
     holding = ContainmentState(load(root, os.environ).config)
-    with LayerView(root, place, holding.kept(), holding.programs()) as look:
+    with LayerView(root, place, holding.kept()) as look:
         return look.diff()
 
 

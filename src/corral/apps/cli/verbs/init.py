@@ -7,6 +7,7 @@ import sys
 
 from corral._lib.terminal import printable
 from corral.apps.cli.arguments import ROOT
+from corral.apps.cli.mentioned_variables import mentioned_variables
 from corral.apps.cli.verb import Options, Verb, argument
 from corral.model.errors import PolicyError
 from corral.model.render_result import json_text
@@ -49,9 +50,10 @@ _TIMEOUT = """
 # timeout_seconds = {seconds}
 """
 _VARIABLES = """
-# Environment variables that commands see besides PATH, HOME, LANG and the like.
+# Environment variables that commands see besides PATH, HOME, LANG and the like.{secret}
 # environment = {names}
 """
+_CREDENTIALS = "\n# The project's files also mention {names}, which look like credentials."
 _NETWORK = """
 [containment]
 # The network is "off" unless a policy names hosts. Then a command can send nothing away and install nothing.
@@ -59,7 +61,7 @@ _NETWORK = """
 # network = {hosts}
 """
 _CACHES = """\
-# Package caches of your tools, shown to commands read-only.
+# More directories of your tools, shown to commands read-only.
 # read = {paths}
 """
 _RULES = """
@@ -101,7 +103,7 @@ def main(options: Options) -> int:
     else:
         root = checked_root(options.root)
         path, kinds = project_policy_path(root), detect_project_types(root)
-        text = project_text(kinds)
+        text = project_text(kinds, *mentioned_variables(root))
     # Raises unless the file loads and its examples hold.
     compile_policy(parse(text.encode(), path), path)
     if options.shown:
@@ -118,6 +120,10 @@ def main(options: Options) -> int:
         print(printable(f"Wrote {path}{found}."), file=sys.stderr)
         hint = "Every line is a suggestion and commented out. Edit the file, then run: corral policy show"
         print(hint, file=sys.stderr)
+        if options.user:
+            from corral.apps.cli.verbs.posture import ask_posture  # noqa: PLC0415  a project's file has no question
+
+            ask_posture(os.environ)
     return 0
 
 
@@ -159,8 +165,8 @@ def _is_there(mark: str, names: set[str]) -> bool:
     return any(name.endswith(mark[1:]) for name in names) if mark.startswith("*") else mark in names
 
 
-def project_text(kinds: list[ProjectType]) -> str:
-    """Return a corral.toml for a project of these types."""
+def project_text(kinds: list[ProjectType], mentioned: Iterable[str] = (), secret: Iterable[str] = ()) -> str:
+    """Return a corral.toml for a project of these types, whose files mention these variables."""
     found = ", ".join(kind.name for kind in kinds) or "no known project type"
     seconds = max((kind.seconds for kind in kinds), default=600)
     head = f"{_HEAD}{_COMMANDS}\n# Found here: {found}.\n{_PROFILE.format(mark='# ', profile='strict')}"
@@ -175,7 +181,7 @@ def project_text(kinds: list[ProjectType]) -> str:
         for kind in kinds
         for each in kind.publishing
     ]
-    return "".join([head, _settings(seconds, kinds, kinds), *rules])
+    return "".join([head, _settings(seconds, kinds, kinds, (mentioned, secret)), *rules])
 
 
 def user_text() -> str:
@@ -184,8 +190,14 @@ def user_text() -> str:
     return head + _settings(600, (), PROJECT_TYPES)
 
 
-def _settings(seconds: int, kinds: Iterable[ProjectType], cached: Iterable[ProjectType]) -> str:
-    variables = [name for kind in kinds for name in kind.variables] or ["CI"]
+def _settings(
+    seconds: int,
+    kinds: Iterable[ProjectType],
+    cached: Iterable[ProjectType],
+    mentioned: tuple[Iterable[str], Iterable[str]] = ((), ()),
+) -> str:
+    names, secret = map(list, mentioned)
+    variables = list(dict.fromkeys([*names, *(name for kind in kinds for name in kind.variables)])) or ["CI"]
     indexed = [kind for kind in kinds if kind.index]
     hosts = [f"{kind.index}:443" for kind in indexed] or ["host.example:443"]
     found_by = "".join(f"\n# {kind.name}: {kind.index_found_by} names the host to write here." for kind in indexed)
@@ -199,7 +211,9 @@ def _settings(seconds: int, kinds: Iterable[ProjectType], cached: Iterable[Proje
     )
     parts = [
         _TIMEOUT.format(default=DEFAULT_TIMEOUT_SECONDS, seconds=seconds),
-        _VARIABLES.format(names=_list(variables)),
+        _VARIABLES.format(
+            names=_list(variables), secret=_CREDENTIALS.format(names=", ".join(secret)) if secret else ""
+        ),
         _NETWORK.format(hosts=_list(hosts), found_by=found_by),
         _CACHES.format(paths=_list(caches)) if caches else "",
     ]

@@ -9,6 +9,7 @@ import tempfile
 from corral._lib.terminal import Terminal, printable, terminal_of, wrap
 from corral.apps.cli.hook_settings import DECLINED_STATUS, HOST_ARGUMENTS, check_levels, confirm, level_and_root
 from corral.apps.cli.verb import Options, Verb
+from corral.apps.cli.verbs.posture import ask_host_questions, ask_posture
 from corral.apps.doctor.check import FAIL
 from corral.apps.doctor.hook_checks import HookCheck, prove_hooks
 from corral.containment.filesystem.temp_dirs import process_temp_dir
@@ -37,7 +38,8 @@ corral install gemini --dry-run    show the change and write nothing
 """,
     notes="""\
 corral shows the change and writes it when you agree; --yes is for scripts. It changes nothing else in the file. It tries
-the hook at once; `corral doctor` tries it again at any time.
+the hook at once; `corral doctor` tries it again at any time. At a terminal it then asks, once, how much agents may do
+without a question (see `corral posture`), and whether the agent's own prompt may answer for you.
 """,
     exit_codes="0 installed, 1 you said no, 125 the installed hook does not work or corral itself failed",
     arguments=(*HOST_ARGUMENTS,),
@@ -51,7 +53,12 @@ def main(options: Options) -> int:
         return _print_hosts()
     level, root = level_and_root(options)
     refuse_writable((root, *_writable_grants(root)), os.environ)
-    return max([_install(HOSTS[name], level, root, options) for name in options.hosts])
+    status = max([_install(HOSTS[name], level, root, options) for name in options.hosts])
+    if not (options.json or options.yes or options.dry_run or status):
+        ask_posture(os.environ)
+        for name in options.hosts:
+            ask_host_questions(name, HOSTS[name].title, os.environ)
+    return status
 
 
 def _writable_grants(root: str) -> tuple[str, ...]:

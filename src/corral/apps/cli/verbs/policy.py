@@ -8,13 +8,19 @@ import sys
 from corral import model
 from corral._lib.terminal import Terminal, printable, terminal_of
 from corral.apps.cli.arguments import ROOT, profile
+from corral.apps.cli.call import kernel_warning, machine_of
 from corral.apps.cli.verb import Options, Verb, argument
+from corral.model.call import Call, Decision
 from corral.model.render_result import json_text
 from corral.policy.config import checked_root
 from corral.policy.loader import load, project_policy_path, read_policy_file, user_policy_path
 from corral.policy.parser import parse
 from corral.policy.render_policy import policy_lines, to_dict
 from corral.policy.rule_examples import ExampleResult, judge_examples
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from corral.policy.config import SandboxConfig
 
 FAILED_STATUS = 1
 ACTIONS = ("show", "test", "schema")
@@ -66,11 +72,23 @@ def _test(options: Options) -> int:
     wrong = sum(bool(result.wrong) for _, result in results)
     if not wrong:
         # Some errors show only when the files are merged: grants, contradictions.
-        load(root, os.environ, profile=options.profile)
+        config = load(root, os.environ, profile=options.profile).config
+        _warn(config, results)
     if not options.json:
         held = f"{len(results) - wrong} of {len(results)} examples hold" if results else "no policy file has examples"
         print(held, file=sys.stderr)
     return FAILED_STATUS if wrong else 0
+
+
+def _warn(config: SandboxConfig, results: list[tuple[str, ExampleResult]]) -> None:
+    """Print a warning for each example that the policy allows and the sandbox will stop."""
+    machine = machine_of(config)
+    for path, result in results:
+        if result.decision is Decision.ALLOW:
+            warning = kernel_warning(Call(result.text, shell=True), config, machine)  # noqa: S604  a record
+            if warning:
+                place = f"{path}:{result.line}:{result.column}"
+                print(f"corral: {printable(place)}: `{printable(result.text)}`: {printable(warning)}", file=sys.stderr)
 
 
 def _facts(path: str, result: ExampleResult) -> dict[str, object]:

@@ -7,23 +7,27 @@ import os
 import sys
 
 from corral._lib.terminal import printable, terminal_of
-from corral.apps.cli.approver import Approver
 from corral.apps.cli.arguments import BACKEND, call_arguments, call_usage, check_call, port_number
 from corral.apps.cli.call import call_of, config_of, machine_of, uses_terminal
-from corral.apps.cli.run_command import run_command
+from corral.apps.cli.questions.approver import Approver
+from corral.apps.cli.questions.held_connections import HeldConnections
+from corral.apps.cli.questions.terminal_prompt import why_nobody
+from corral.apps.cli.run_command import run_command, shares_terminal
 from corral.apps.cli.run_log import RunLog, print_violations
 from corral.apps.cli.shell_state import ShellState, exported_names
 from corral.apps.cli.verb import Options, UsageError, Verb, argument
 from corral.audit.audit_log import Log
 from corral.model.call import NOT_EXECUTABLE_EXIT_CODE, Call, Verdict
-from corral.model.errors import AuditError, CorralError, PolicyError
+from corral.model.errors import AuditError, CorralError
+from corral.model.grant import HOST, Yes
+from corral.model.render_grant import allow_line, refusal_text
 from corral.model.render_result import denial_text, exit_status, json_text, timeout_text
-from corral.policy.pending_calls import PendingCall, take_pending_call
 from corral.sandbox import Sandbox
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from corral.model.result import SandboxResult
+    from corral.policy.answers.pending_calls import PendingCall
     from corral.policy.config import SandboxConfig
 
 
@@ -41,6 +45,7 @@ corral run -- pytest -q
 corral run --profile strict --shell 'pytest -q | tail -5'
 corral run --json --timeout 5 -- make | jq .exit_code
 corral run --tty -- bash
+corral run --background -- npm run dev
 """,
     notes="""\
 The workspace profile runs only where every layer of containment is available. The strict profile runs with the layers
@@ -70,6 +75,13 @@ prints one JSON object when the command has ended.
             default=[],
         ),
         argument(
+            "--local PORT",
+            "Let commands reach a port of this machine's loopback for this run. Asks you on the terminal.",
+            action="append",
+            type=_own_port,
+            default=[],
+        ),
+        argument(
             "--publish PORT",
             "Publish a port of the sandbox on this machine's loopback for this run. Asks you on the terminal.",
             action="append",
@@ -80,58 +92,87 @@ prints one JSON object when the command has ended.
             "--agent NAME", "Use this agent's profile (default: detected from the program name; `none` disables it)."
         ),
         BACKEND,
-        # For the command line into which a hook rewrites a command. The guard refuses these options in an agent's own text.
+        argument("--background", "Start the command in this project's session, and do not wait for its end."),
+        # For a command that a hook rewrote: the id of its entry in the log. corral then asks nobody here.
         argument("--call ID", default=""),
-        argument("--grant ID"),
-        argument("--directory-file FILE"),
-        argument("--exports"),
-        argument("--try", dest="tries"),
     ),
 )
 
 
 def check_arguments(options: Options, extra: list[str]) -> None:
-    """Require one command. A call that a hook left under --grant brings its own text."""
+    """Require one command."""
     if options.tty and options.json:
         raise UsageError("--tty shows the command live and --json captures it; give only one of them")
-    if options.grant is None or extra or options.command is not None or options.shell is not None:
-        check_call(options, extra)
+    if options.background and (options.tty or options.network or options.publish or options.agent is not None):
+        raise UsageError("a background command can have neither a terminal nor openings of its own")
+    check_call(options, extra)
 
 
 def main(options: Options) -> int:
     """Run the call. The exit code is the command's, or 124 to 126 if corral ended or refused it."""
-    config = judged = config_of(options)
+    if options.background:
+        from corral.apps.cli.session.start_background import start_in_background  # noqa: PLC0415  few runs
+
+        return start_in_background(options)
+    from corral.apps.cli.session.own_session import run_in_own_session  # noqa: PLC0415  a rewritten command does without
+
+    status = run_in_own_session(options)
+    return run_call(options) if status is None else status
+
+
+def run_call(options: Options, pending: PendingCall | None = None, state_file: str = "") -> int:
+    """Run a call. `pending` is a host's call; `state_file` is for the state that the host's shell then takes over."""
+    config = judged = own = config_of(options)
     if _wants_grants(options, config):
         granted = _granted(options, config)
         if granted is None:
             print("corral: not run: you said no", file=sys.stderr)
             return NOT_EXECUTABLE_EXIT_CODE
         config = judged = granted
-    pending = _take_pending(options, config)
-    call = call_of(options) if pending is None else Call(pending.text, shell=True, cwd=options.cwd)  # noqa: S604  a record
-    if options.exports:
-        config = config.replace(env_allowlist={*config.env_allowlist, *exported_names(os.environ)})
+    call = call_of(options)
+    if pending is not None and pending.keeps == "exports":
+        config = config.replace(output=config.output.replace(exported=exported_names(os.environ)))
     log = RunLog(Log(config, call=options.call), required=config.audit.required)
     # A call from a hook never asks here: its host has asked, and an agent may control the keys of the host's terminal.
-    approver = Approver(judged, machine_of, may_ask=options.ask and not options.call and pending is None)
+    may_ask = options.ask and not options.call
+    approver = Approver(judged, machine_of, may_ask=may_ask, host="hook" if options.call else "run")
 
-    def was_asked_by_host(_: Call, verdict: Verdict) -> bool:
-        # The user agreed in the host, but only to the findings that the host showed.
-        return pending is not None and {finding.rule for finding in verdict.findings} <= pending.asked
+    def was_asked_by_host(_: Call, verdict: Verdict) -> bool | Yes:
+        # The user agreed in the host, but only to the findings and openings that the host showed.
+        if pending is None or not {grant.opening for grant in verdict.grants} <= pending.grants:
+            return False
+        return Yes(HOST) if {finding.rule for finding in verdict.findings} <= pending.asked else False
 
-    on_ask = approver.answer if pending is None else was_asked_by_host
-    with Sandbox(config=config, on_ask=on_ask, on_result=log.result) as box:
+    on_ask = was_asked_by_host if pending is not None and pending.asked else approver.answer
+    held = HeldConnections(
+        call,
+        judged,
+        # Not in a run with openings of its own: `corral allow` would not know them.
+        is_known=judged == own,
+        asks_here=may_ask and not shares_terminal(options) and not why_nobody(os.environ),
+        is_shown=uses_terminal(options),
+        host=approver.host,
+    )
+    with Sandbox(config=config, on_ask=on_ask, on_result=log.result, on_hold=held.on_hold) as box:
         try:
-            result, state = (_run_in_transaction if options.tries else _run)(box, call, options)
+            if pending is not None and pending.in_transaction:
+                result, state = _run_in_transaction(box, call, options, held), None
+            else:
+                exports = pending.keeps == "exports" if pending is not None and pending.keeps else None
+                state = None if exports is None else ShellState(box, call, exports=exports)
+                result = run_command(box, call, options, held.ask_waiting)
         except AuditError:
             raise
         except CorralError as error:
             log.failure(call, error)
             raise
         if state is not None and not result.denied:
-            state.write(options.directory_file, os.environ)
+            state.write(state_file, os.environ)
+    refused_later = held.save_refusal(result)
     if options.json:
         print(json_text(result.to_dict()))
+        if approver.refusal or refused_later:
+            print(f"corral: {allow_line(approver.refusal or refused_later)}", file=sys.stderr)
         return exit_status(result)
     if result.denied:
         print(_denied(call, result, approver), file=sys.stderr)
@@ -141,14 +182,16 @@ def main(options: Options) -> int:
         # Empty if the output was live. Holds the reason if the command could not be started.
         sys.stderr.buffer.write(result.stderr)
     print_violations(result)
+    if refused_later:
+        print(f"corral: {allow_line(refused_later)}", file=sys.stderr)
     return exit_status(result)
 
 
 def _wants_grants(options: Options, config: SandboxConfig) -> bool:
     """Return whether a run may get more than the policy grants: by its options, or because it starts a known agent."""
-    if options.network or options.publish or options.agent is not None:
+    if options.network or options.local or options.publish or options.agent is not None:
         return True
-    if not options.command or options.call or options.grant:
+    if not options.command or options.call:
         return False
     return bool(config.containment.agents) or uses_terminal(options)
 
@@ -170,27 +213,17 @@ def _denied(call: Call, result: SandboxResult, approver: Approver) -> str:
         # The prompt has just shown everything else.
         why = "you said no" if result.reason == result.verdict.reason else printable(result.reason)
         return f"corral: not run: {why}"
+    if approver.declined:
+        return f"corral: {printable(approver.declined)}"
+    if approver.refusal and result.verdict.grants:
+        return f"corral: {refusal_text(result.verdict, approver.refusal)}"
     text = denial_text(call, result, terminal_of(sys.stderr, os.environ))
-    return f"{text}\ncorral: could not ask you: {printable(approver.why_not)}" if approver.why_not else text
+    if approver.why_not:
+        text = f"{text}\ncorral: could not ask you: {printable(approver.why_not)}"
+    return f"{text}\n{allow_line(approver.refusal)}" if approver.refusal else text
 
 
-def _take_pending(options: Options, config: SandboxConfig) -> PendingCall | None:
-    """Return the call that a hook stored under the id in its rewritten command. It can be taken once."""
-    if options.grant is None:
-        return None
-    cwd = options.cwd or config.project_root
-    pending = take_pending_call(options.grant, config.project_root, cwd, os.environ)
-    if pending is None or options.command is not None or options.shell not in (None, pending.text):
-        raise PolicyError("this project has no pending approval for this call, or it has expired. Repeat the call")
-    return pending
-
-
-def _run(box: Sandbox, call: Call, options: Options) -> tuple[SandboxResult, ShellState | None]:
-    state = None if options.directory_file is None else ShellState(box, call, exports=options.exports)
-    return run_command(box, call, options), state
-
-
-def _run_in_transaction(box: Sandbox, call: Call, options: Options) -> tuple[SandboxResult, None]:
+def _run_in_transaction(box: Sandbox, call: Call, options: Options, held: HeldConnections) -> SandboxResult:
     """Run in a transaction and leave the changes pending. A hook uses this for commands that cannot be undone."""
     from corral.apps.cli.transactions import log_transaction  # noqa: PLC0415  most calls change the project itself
     from corral.transactions.transaction import keep_for_review  # noqa: PLC0415
@@ -198,9 +231,9 @@ def _run_in_transaction(box: Sandbox, call: Call, options: Options) -> tuple[San
 
     refuse_more(box.config.project_root, os.environ)
     with box.transaction() as tx:
-        result = run_command(tx, call, options)
+        result = run_command(tx, call, options, held.ask_waiting)
         if not result.denied:
             fields, text = keep_for_review(tx)
             log_transaction(box.config, fields)
             print(f"corral: {printable(text)}", file=sys.stderr)
-    return result, None
+    return result

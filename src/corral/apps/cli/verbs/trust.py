@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import stat
 import sys
 
 from corral._lib.sha256 import sha256_hex
 from corral._lib.terminal import Terminal, printable, terminal_of
 from corral.apps.cli.arguments import ROOT
-from corral.apps.cli.terminal_prompt import YES, TerminalPrompt, why_nobody
+from corral.apps.cli.questions.terminal_prompt import YES, TerminalPrompt, why_not_owner
 from corral.apps.cli.verb import Options, Verb, argument
 from corral.audit.audit_log import Log
 from corral.model.errors import PolicyError
@@ -21,8 +20,6 @@ from corral.policy.trust import is_trusted, trust, trusted_files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from corral.policy.merge import Setting
 
 DECLINED_STATUS = 1
@@ -68,7 +65,7 @@ def main(options: Options) -> int:
     if not policy.waiting:
         report("untrusted", f"{path} only tightens, which needs no trust.")
         return 0
-    if why := why_not(os.environ):
+    if why := why_not_owner(os.environ):
         raise PolicyError(f"only a person at a terminal can trust a file, and {why}")
     if not _agreed(path, data, digest, policy.waiting):
         report("untrusted", "Nothing was changed.")
@@ -81,42 +78,6 @@ def main(options: Options) -> int:
     trust(path, digest, os.environ, root)
     report("trusted", f"Trusted until the file changes. To undo this: corral distrust --root {root}")
     return 0
-
-
-def why_not(environ: Mapping[str, str]) -> str:
-    """Return why no person can be asked, or "". Stdin and stdout must be the controlling terminal."""
-    if why := why_nobody(environ):
-        return why
-    if _has_no_new_privs():
-        return "this is inside a sandbox"
-    terminal = _controlling_terminal()
-    for number, name in ((0, "standard input"), (1, "standard output")):
-        try:
-            found = os.fstat(number)
-        except OSError:
-            return f"{name} is closed"
-        if not stat.S_ISCHR(found.st_mode) or found.st_rdev != terminal:
-            return f"{name} is not the terminal"
-    return ""
-
-
-def _has_no_new_privs() -> bool:
-    # Every sandbox sets this bit first, even where other layers are missing, and nothing inside can clear it.
-    try:
-        with open("/proc/self/status", "rb") as file:
-            return b"\nNoNewPrivs:\t0\n" not in file.read()
-    except OSError:
-        return True
-
-
-def _controlling_terminal() -> int:
-    """Return the device number of the controlling terminal, or -1. Field tty_nr of proc(5) has its own encoding."""
-    try:
-        with open("/proc/self/stat", "rb") as file:
-            number = int(file.read().rpartition(b")")[2].split()[4])
-    except (OSError, ValueError, IndexError):
-        return -1
-    return os.makedev((number >> 8) & 0xFFF, (number & 0xFF) | ((number >> 12) & 0xFFF00)) if number else -1
 
 
 def _agreed(path: str, data: bytes, digest: str, waiting: tuple[Setting, ...]) -> bool:

@@ -10,12 +10,12 @@ import sys
 
 from corral._lib.quoting import shell_quote
 from corral._lib.terminal import printable, terminal_of, terminal_reset
-from corral.apps.cli.approver import Approver
 from corral.apps.cli.arguments import BACKEND, call_arguments, call_usage, check_call
 from corral.apps.cli.call import call_of, config_of, machine_of
+from corral.apps.cli.questions.approver import Approver
+from corral.apps.cli.questions.terminal_prompt import SHOW, YES, TerminalPrompt, why_nobody, without_middle
 from corral.apps.cli.run_command import run_command
 from corral.apps.cli.run_log import RunLog, print_violations
-from corral.apps.cli.terminal_prompt import SHOW, YES, TerminalPrompt, why_nobody, without_middle
 from corral.apps.cli.transactions import (
     MAX_LINES,
     UNDO_HINT,

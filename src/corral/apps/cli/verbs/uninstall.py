@@ -11,6 +11,7 @@ from corral.apps.cli.hook_settings import DECLINED_STATUS, HOST_ARGUMENTS, check
 from corral.apps.cli.verb import Options, Verb
 from corral.integrations.hooks.install import apply, installed_hooks, plan_uninstall
 from corral.integrations.hooks.json_edit import SettingsError
+from corral.integrations.hooks.launcher import remove_launcher
 from corral.integrations.hooks.registry import HOSTS, PROJECT, USER, settings_path
 from corral.model.render_result import json_text
 
@@ -38,7 +39,10 @@ def main(options: Options) -> int:
     level, root = level_and_root(options)
     if not options.hosts:
         raise SettingsError(f"name a host. {_installed(root) or 'No host has a hook of corral'}")
-    return max([_uninstall(HOSTS[name], level, root, options) for name in options.hosts])
+    status = max([_uninstall(HOSTS[name], level, root, options) for name in options.hosts])
+    if not options.dry_run and not _installed(root):
+        remove_launcher(os.environ)
+    return status
 
 
 def _installed(root: str) -> str:

@@ -29,7 +29,7 @@ class Detail {
     const parts = this.more && this.more.parts;
     const findings = joined(call.findings || [], parts && parts.findings || []);
     const sections = [
-      this.command(call, findings), transactionSection(call, this.store, this.picks), this.parts(call, parts, findings), this.findings(call, findings), this.violations(call), this.connections(call), this.chain(call), this.spans(),
+      this.command(call, findings), transactionSection(call, this.store, this.picks), this.parts(call, parts, findings), this.findings(call, findings), this.violations(call), this.grants(call), this.connections(call), this.chain(call), this.spans(),
       this.costs(call), this.enforcement(call), this.output(call), this.about(call), this.raw(call),
     ];
     const top = this.box.scrollTop;
@@ -98,6 +98,14 @@ class Detail {
       violation.target ? el("p", { class: "mono foreign" }, foreign(violation.target, { oneLine: true })) : null,
       violation.detail ? el("p", { class: "foreign" }, foreign(violation.detail)) : null,
       violation.instead ? el("p", { class: "instead foreign" }, foreign(violation.instead)) : null)));
+  }
+
+  grants(call) {
+    const found = call.result && call.result.grants;
+    if (!found || !found.length) return null;
+    return section("Openings", "for this call alone", el("ol", { class: "chain", id: "grants" }, found.map((one) => el("li", {}, sign("note"),
+      el("b", { class: "mono foreign" }, plain(one.target || "", 200)), " ", plain(one.kind || "", 40), one.by ? ` · ${plain(one.by, 100)}` : "",
+      one.source ? el("div", { class: "sub foreign" }, foreign(one.source)) : null))));
   }
 
   connections(call) {

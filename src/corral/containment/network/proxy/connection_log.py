@@ -24,6 +24,7 @@ MAX_WORD = 200  # characters of a client's text
 ALLOWED, REFUSED, FAILED = "allowed", "refused", "failed"
 # Allowed connections first: a command must not hide where it sent data behind a thousand other names.
 _RANKS = {ALLOWED: 0, FAILED: 1, REFUSED: 2}
+NAME_REFUSED = "it is not granted, and the program asked for its address instead of using the proxy"
 OMITTED = "others, too many to list"
 _FIELDS = 7
 
@@ -77,6 +78,10 @@ class ConnectionLog:
 
     def _size(self) -> int:
         return os.fstat(self._descriptor).st_size
+
+    def has_entries(self) -> bool:
+        """Return whether the file has entries, without waiting for a process that writes one."""
+        return self._size() > 0
 
     def _merge(self) -> None:
         """Merge equal lines, unless most of the file was merged already."""

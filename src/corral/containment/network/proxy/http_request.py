@@ -5,12 +5,12 @@ A request that two parsers could understand in two ways is refused, so that no s
 
 from __future__ import annotations
 
-from corral._lib import network_grants
+from corral._lib.network import network_grants
 from corral._lib.records import Record, frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 MAX_HEAD = 64 * 1024
 MAX_HEADERS = 200
@@ -28,6 +28,13 @@ _HOP_BY_HOP = {
     *("connection", "proxy-connection", "keep-alive", "proxy-authorization", "proxy-authenticate"),
     *("te", "upgrade", "expect"),
 }
+_FRAMING = {"host", "content-length", "transfer-encoding", "trailer"}
+_METHODS_WITHOUT_VERSION = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS"})
+HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+HTTP2_FRAME_HEAD = 9  # bytes
+_HTTP2_SETTINGS = 4
+_CONTROLS = bytes(range(33))
+_KEPT_BYTES = 256  # of either end of a line that is not complete: enough for its first words and its last
 
 
 class RequestError(ValueError):
@@ -46,6 +53,10 @@ class RequestHead(Record):
     def values(self, name: str) -> list[str]:
         """Return all values of a header. The name is in lower case."""
         return [value for key, value in self.headers if key.lower() == name]
+
+    def has(self, name: str) -> bool:
+        """Return whether some server could find a header of this name, which is in lower case."""
+        return any(_folded(key) == name for key, _ in self.headers)
 
 
 def parse(data: bytes) -> RequestHead:
@@ -68,7 +79,15 @@ def _header(line: bytes) -> tuple[str, str]:
     # Some parsers end a header at a bare line feed, at a folded line, or at a blank before the colon.
     if not colon or not name or not _TOKEN.issuperset(name) or not _TEXT.issuperset(value):
         raise RequestError("malformed HTTP header")
-    return name.decode("ascii"), value.strip(b" \t").decode("latin-1")
+    text = name.decode("ascii")
+    if (folded := _folded(text)) != text.lower() and folded in _FRAMING | _HOP_BY_HOP:
+        raise RequestError(f"some servers read the header {text[:40]} as {folded}")
+    return text, value.strip(b" \t").decode("latin-1")
+
+
+def _folded(name: str) -> str:
+    """Return a header's name as servers see it that pass headers to programs as variables: these have no `-`, `_` or other signs."""
+    return "".join(c if c.isalnum() else "-" for c in name.lower())
 
 
 def destination(head: RequestHead) -> tuple[str, int, str]:
@@ -113,28 +132,49 @@ def framing(head: RequestHead) -> Body:
     return FixedLengthBody(int(text))
 
 
-def rewrite_head(head: RequestHead, path: str, place: str, added: Sequence[tuple[str, str]]) -> bytes:
-    """Return the head to send to the server: a single request, after which the connection is closed."""
+def asks_for_websocket(head: RequestHead) -> bool:
+    """Return whether a request asks to turn the connection into a WebSocket, in the one usual form."""
+    words = [word.strip().lower() for value in head.values("connection") for word in value.split(",")]
+    is_whole = not (head.has("content-length") or head.has("transfer-encoding"))
+    upgrades = [value.lower() for value in head.values("upgrade")]
+    return (
+        (head.method, head.version, upgrades) == ("GET", "HTTP/1.1", ["websocket"]) and "upgrade" in words and is_whole
+    )
+
+
+def accepts_websocket(answer: bytes) -> bool:
+    """Return whether the head of an answer turns the connection into a WebSocket."""
+    lines = answer.split(b"\r\n")
+    upgrades = [line.partition(b":")[2].strip().lower() for line in lines[1:] if line.lower().startswith(b"upgrade:")]
+    return lines[0].startswith(b"HTTP/1.1 101") and upgrades == [b"websocket"]
+
+
+def rewrite_head(
+    head: RequestHead, path: str, place: str, added: Sequence[tuple[str, str]], *, upgrades: bool = False
+) -> bytes:
+    """Return the head to send to the server: a single request, after which the connection is closed, or is a WebSocket."""
     if added and head.method.upper() in _ECHOES:
         raise RequestError(f"the answer to {head.method} would reveal the credentials that corral adds")
-    own = {name.lower() for name, _ in added}
+    own = {_folded(name) for name, _ in added}
     # The Connection header names further hop-by-hop headers.
     named = {word.strip().lower() for value in head.values("connection") for word in value.split(",")}
     if named & {"host", "content-length", "transfer-encoding"}:
         raise RequestError("the Connection header removes a header that states the request's host or length")
     lines = [f"{head.method} {path} {head.version}", f"Host: {place}"]
     for name, value in head.headers:
-        if name.lower() not in _HOP_BY_HOP | named | own | {"host"}:
+        if name.lower() not in _HOP_BY_HOP | named | {"host"} and _folded(name) not in own:
             lines.append(f"{name}: {value}")
     lines += [f"{name}: {value}" for name, value in added]
-    return "\r\n".join([*lines, "Connection: close", "", ""]).encode("latin-1")
+    ending = ["Connection: Upgrade", "Upgrade: websocket"] if upgrades else ["Connection: close"]
+    return "\r\n".join([*lines, *ending, "", ""]).encode("latin-1")
 
 
 class FixedLengthBody:
-    """A body of a known number of bytes."""
+    """A body of a known number of bytes. `check` sees its content, and may raise."""
 
     def __init__(self, count: int) -> None:
         self.left = count
+        self.check: Callable[[bytes], object] | None = None
 
     @property
     def is_whole(self) -> bool:
@@ -145,13 +185,16 @@ class FixedLengthBody:
         """Return the part of the data that belongs to the body."""
         taken = data[: self.left]
         self.left -= len(taken)
+        if self.check is not None:
+            self.check(taken)
         return taken
 
 
 class ChunkedBody:
-    """A body in chunks, each preceded by its length. Only bytes that were understood are passed on."""
+    """A body in chunks, each preceded by its length. Only bytes that were understood are passed on. `check` sees their content."""
 
     def __init__(self) -> None:
+        self.check: Callable[[bytes], object] | None = None
         self.is_whole = False
         self._buffer = b""
         self._left = 0  # bytes of the current chunk, including the line end after it
@@ -166,6 +209,8 @@ class ChunkedBody:
                 taken = self._buffer[: self._left - 2]
                 self._buffer = self._buffer[len(taken) :]
                 self._left -= len(taken)
+                if self.check is not None:
+                    self.check(taken)
                 passed += taken
                 continue
             line, found, rest = self._buffer.partition(b"\r\n")
@@ -200,6 +245,18 @@ class ChunkedBody:
 Body = FixedLengthBody | ChunkedBody
 
 
+def begins_http2(data: bytes) -> bool | None:
+    """Say whether a client begins HTTP/2 without TLS, as gRPC does. None if more bytes are needed."""
+    if len(data) < len(HTTP2_PREFACE):
+        return None if data and HTTP2_PREFACE.startswith(data) else False
+    return data.startswith(HTTP2_PREFACE)
+
+
+def is_http2_answer(data: bytes) -> bool:
+    """Return whether a server's first bytes are the SETTINGS frame with which HTTP/2 begins: no other server's are."""
+    return len(data) >= HTTP2_FRAME_HEAD and data[3] == _HTTP2_SETTINGS and data[4:9] == bytes(5)
+
+
 def looks_like_request(data: bytes) -> bool | None:
     """Say whether the most lenient server would take a client's first line for an HTTP request. None if more bytes are needed."""
     # By the version at the end of the line, not by the method: servers accept any method, and skip blank lines before it.
@@ -214,3 +271,44 @@ def looks_like_request(data: bytes) -> bool | None:
     method = line.split(maxsplit=1)[0] if line else b""
     could_be = not method or (method[:1].isalpha() and len(method) <= MAX_METHOD and _TOKEN.issuperset(method))
     return None if could_be else False
+
+
+class RequestScanner:
+    """Refuses a tunnel whose client sends an HTTP request after other bytes: a lenient server would answer it, whatever its Host is.
+
+    A line is judged when it ends, so the end of a request line is never forwarded.
+    """
+
+    def __init__(self) -> None:
+        self._line = b""
+        self._has_no_version = False  # the last lines may be a request without a version, and its headers
+
+    def feed(self, data: bytes) -> None:
+        """Read the client's next bytes. Raise RequestError at the end of a line that could be a request's first."""
+        *lines, last = (self._line + data.replace(b"\r", b"\n")).split(b"\n")
+        self._line = last if len(last) <= 2 * _KEPT_BYTES else last[:_KEPT_BYTES] + last[-_KEPT_BYTES:]
+        for line in lines:
+            # Most lines of binary protocols have neither.
+            if (b"/" in line or self._has_no_version) and self._is_request(line):
+                raise RequestError("an HTTP request follows bytes of another protocol, so its Host is not checked")
+
+    def _is_request(self, line: bytes) -> bool:
+        words = line.split()
+        if self._has_no_version and words:
+            name, colon, _ = line.partition(b":")
+            self._has_no_version = bool(colon) and _TOKEN.issuperset(name.strip())
+            if self._has_no_version and name.strip().lower() == b"host":
+                return True
+        if len(words) < 2:
+            return False
+        is_target = words[1] == b"*" or words[1].lower().startswith((b"/", b"http:", b"https:"))
+        versions = [_is_version(word) for word in words[2:]]
+        if not versions:
+            self._has_no_version = self._has_no_version or is_target
+            return is_target and words[0] in _METHODS_WITHOUT_VERSION
+        return versions[-1] or (is_target and any(versions))
+
+
+def _is_version(word: bytes) -> bool:
+    number = word[5:].strip(_CONTROLS)
+    return word[:5].upper() == b"HTTP/" and number[:1].isdigit() and number.replace(b".", b"").isdigit()

@@ -12,35 +12,44 @@ import sys
 from _thread import allocate_lock, stack_size, start_new_thread
 from errno import EMFILE, ENFILE, ENOBUFS, ENOMEM
 from select import POLLIN, poll
-from socket import socket
+from socket import SOCK_DGRAM, socket
 from time import sleep
 
 from corral.containment import protocol
 from corral.containment.kernel import capabilities, landlock, process_tree
-from corral.containment.kernel.limit_monitor import close_all_but
+from corral.containment.network.name_addresses import is_name_address
+from corral.containment.network.proxy import OPEN
 from corral.containment.network.proxy.connection import ClientConnection
 from corral.containment.network.proxy.connection_log import ConnectionLog
+from corral.containment.network.proxy.hold import Holds
+from corral.containment.network.proxy.responder import Responder
 from corral.containment.network.proxy.upstream import ProxyContext
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import NoReturn
 
 STACK_BYTES = 512 * 1024  # of a thread; the resolver's libraries need some
 PAUSE_SECONDS = 0.05
+MAX_TAKEN = 16  # addresses that commands have taken, which are tried before a name is refused
 PER_CONNECTION = 6  # descriptors: the client, the server, and a pipe in each direction
 RESERVED = 64  # descriptors for libraries, the log and the resolver
 _DESCRIPTORS = 64 * 1024  # if the number of connections is not limited
 _SHORTAGES = (EMFILE, ENFILE, ENOBUFS, ENOMEM)
 
 
-def run(keeper: int, settings: int, log: int) -> NoReturn:
-    """Run the proxy until the keeper closes its end of the socket. The arguments are descriptors."""
+def run(keeper: int, lent: Sequence[int], listeners: Sequence[int]) -> NoReturn:
+    """Run the proxy until the keeper closes its end of the socket. The arguments are descriptors.
+
+    `lent` are those of the settings, of the log, and of the socket to the host where connections are held.
+    """
     try:
-        close_all_but(keeper, settings, log)
+        settings, log, *host = lent
         plan = protocol.unpack(protocol.read_body(settings))
         os.close(settings)
-        context = ProxyContext(plan, ConnectionLog(log))
+        holds = Holds(socket(fileno=host[0]), plan["hold_seconds"]) if host else None
+        context = ProxyContext(plan, ConnectionLog(log), holds)
         descriptors = _raise_descriptor_limit(context.connections)
         capabilities.disable_core_dumps()
         capabilities.set_no_new_privs()
@@ -49,7 +58,11 @@ def run(keeper: int, settings: int, log: int) -> NoReturn:
         capabilities.drop(())
         process_tree.hide()
         stack_size(STACK_BYTES)
-        Server(socket(fileno=keeper), context, descriptors).serve()
+        if holds is not None:
+            start_new_thread(holds.read_answers, ())
+        server = Server(socket(fileno=keeper), context, descriptors)
+        server.add(listeners)
+        server.serve()
     except BaseException:  # noqa: BLE001  the last frame of this process: it reports to the keeper's stderr
         sys.excepthook(*sys.exc_info())
     finally:
@@ -72,6 +85,8 @@ class Server:
 
     def __init__(self, keeper: socket, context: ProxyContext, descriptors: int) -> None:
         self._keeper = keeper
+        self._names = context.names
+        self._responders: dict[int, Responder] = {}
         self._descriptors = descriptors
         # Closed for a moment to accept, and refuse, a client when no other descriptor is free. -1 if a thread was faster.
         self._spare = -1
@@ -87,19 +102,53 @@ class Server:
         """Serve until the keeper closes its socket."""
         while True:
             for number, _ in self._poller.poll():
-                if number != self._keeper.fileno():
+                if number in self._responders:
+                    self._responders[number].serve()
+                elif number != self._keeper.fileno():
                     self._accept(self._listeners[number])
-                elif not self._receive_listener():
+                elif not self._receive_socket()[0]:
                     return
 
-    def _receive_listener(self) -> bool:
+    def _receive_socket(self) -> tuple[bytes, bool]:
+        """Receive a message of the keeper. Return it, and whether a socket came with it."""
         message, descriptors = protocol.receive(self._keeper)
+        self.add(descriptors)
+        return message, bool(descriptors)
+
+    def add(self, descriptors: Sequence[int]) -> None:
+        """Accept on these listening sockets, or answer DNS queries on them."""
         for descriptor in descriptors:
-            listener = socket(fileno=descriptor)
-            listener.setblocking(False)
-            self._listeners[descriptor] = listener
+            sock = socket(fileno=descriptor)
+            sock.setblocking(False)
+            if sock.type == SOCK_DGRAM:
+                own_name = os.uname().nodename
+                self._responders[descriptor] = Responder(sock, self._names, self._allot, self._context.refuse, own_name)
+            else:
+                self._listeners[descriptor] = sock
             self._poller.register(descriptor, POLLIN)
-        return bool(message)
+
+    def _allot(self, name: str) -> str:
+        """Have the keeper listen for a name below a wildcard. Return the address of the name, or "" if none is free."""
+        ports = self._names.ports(name)
+        for _ in range(MAX_TAKEN):
+            if len(self._listeners) + len(ports) > self._descriptors // 2 or not self._names.has_room:
+                return ""
+            number = self._names.next_number()
+            # A command may listen on one of the ports already. Then the name gets another address.
+            if all(self._open(number, port) for port in ports):
+                return self._names.assign(name, number)
+        return ""
+
+    def _open(self, number: int, port: int) -> bool:
+        request = OPEN.pack(number, port)
+        self._keeper.send(request)
+        while True:
+            message, is_open = self._receive_socket()
+            if not message:
+                raise EOFError
+            # Sockets that the keeper sent on its own may come first.
+            if message == request:
+                return is_open
 
     def _accept(self, listener: socket) -> None:
         try:
@@ -122,7 +171,7 @@ class Server:
             self._refuse(client, self._shortage(f"there are {room} connections already"))
             return
         try:
-            start_new_thread(self._serve_client, (client,))
+            start_new_thread(self._serve_client, (client, *listener.getsockname()))
         except RuntimeError:
             self._count_down()
             self._refuse(client, "no more threads can be started")
@@ -158,9 +207,18 @@ class Server:
         self._context.refuse("", detail, grant)
         client.close()
 
-    def _serve_client(self, client: socket) -> None:
+    def _serve_client(self, client: socket, address: str, port: int) -> None:
         try:
-            ClientConnection(client, self._context).serve()
+            if not is_name_address(address):
+                is_local = port in self._context.local
+                ClientConnection(client, self._context, (address, port) if is_local else None).serve()
+                return
+            name = self._names.name(address)
+            # Without a name, the address was not given to any program.
+            if name:
+                ClientConnection(client, self._context, (name, port)).serve()
+            else:
+                client.close()
         finally:
             self._count_down()
 

@@ -13,7 +13,7 @@ from socket import SHUT_WR
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from socket import socket
 
 IDLE_SECONDS = 900.0  # a language model or a build may send nothing for minutes
@@ -27,32 +27,48 @@ _SPLICE_MOVE_NONBLOCK = 1 | 2
 
 
 class ByteBudgetError(Exception):
-    """The sandbox has moved all the bytes of its limit."""
+    """The sandbox has moved all the bytes of its limit, or sent all that it may send."""
+
+    @property
+    def is_about_sending(self) -> bool:
+        """True if only sent bytes count."""
+        return bool(self.args and self.args[0])
 
 
 class ByteBudget:
-    """The bytes that all connections together may still move."""
+    """The bytes that all connections together may still move. They count for a second budget too, if there is one."""
 
-    def __init__(self, count: int | None) -> None:
+    def __init__(self, count: int | None, whole: ByteBudget | None = None) -> None:
         self._left = count
+        self._whole = whole
         self._lock = allocate_lock()
 
     def take(self, count: int) -> None:
         """Count moved bytes. Raise ByteBudgetError if they are more than were left."""
+        if self._whole is not None:
+            self._whole.take(count)
         if self._left is None:
             return
         with self._lock:
             self._left -= count
             if self._left < 0:
-                raise ByteBudgetError
+                raise ByteBudgetError(self._whole is not None)
 
 
 class Flow:
-    """A direction of a connection. A TLS source is always read through this process, never spliced."""
+    """A direction of a connection. A TLS source is always read through this process, never spliced, and so is one with a `check`."""
 
     is_needed = True  # the relay continues until it has ended
 
-    def __init__(self, source: socket, sink: socket, budget: ByteBudget, *, is_tls: bool = False) -> None:
+    def __init__(
+        self,
+        source: socket,
+        sink: socket,
+        budget: ByteBudget,
+        *,
+        is_tls: bool = False,
+        check: Callable[[bytes], None] | None = None,  # reads all bytes before they are written, and may raise
+    ) -> None:
         self.source = source
         self.sink = sink
         self.is_done = False
@@ -62,7 +78,8 @@ class Flow:
         self._in_pipe = 0
         self._moved = 0
         self._ended = False
-        self._may_splice = not is_tls
+        self._check = check
+        self._may_splice = not is_tls and check is None
         self._would_block: tuple[type[OSError], ...] = (BlockingIOError,)
         if is_tls:
             from ssl import SSLWantReadError  # noqa: PLC0415  loaded already if the source speaks TLS
@@ -92,6 +109,8 @@ class Flow:
         try:
             if self._moved < BULK_BYTES or not self._may_splice or not self._has_pipe():
                 data = self.source.recv(CHUNK_BYTES)
+                if self._check is not None:
+                    self._check(data)
                 self._pending = memoryview(data)
                 count = len(data)
             else:

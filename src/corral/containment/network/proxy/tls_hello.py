@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral._lib import network_grants
+from corral._lib.network import network_grants
 
 MAX_BYTES = 64 * 1024  # of a ClientHello; with post-quantum keys it has about 2,000
 MAX_RECORDS = 1024  # that a ClientHello may be split into; all are parsed again whenever more bytes arrive

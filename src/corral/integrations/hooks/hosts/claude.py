@@ -50,27 +50,34 @@ def _read(payload: dict[str, Any], environ: Mapping[str, str]) -> ToolCall | Non
     if tool == "PowerShell":
         raise BadPayload("corral does not read PowerShell")
     call = protocol.file_call(tool, given, (cwd, root), _WRITES, _READS, asks=asks)
+    call = call.replace(given=given, rewrites=tool not in ("Grep", "Glob", "LS"))
     return None if tool in _WRITES and all(_is_note(path, environ) for path in call.paths) else call
 
 
 def _is_note(path: str, environ: Mapping[str, str]) -> bool:
     """Say whether a file is one of the plans and memories that Claude Code keeps for itself as text."""
-    own = f"{os.path.realpath(environ.get('HOME') or '/nonexistent')}/.claude"
+    home = environ.get("HOME") or "/nonexistent"
+    own = f"{os.path.realpath(home)}/.claude"
     real = os.path.realpath(path)
-    # `..` after a symlink resolves differently lexically and on disk, so reject it.
-    if not path.startswith("/") or ".." in path or not real.endswith(".md"):
+    # `..` after a symlink resolves differently lexically and on disk, so reject it. A command may swap a link in the project.
+    if not path.startswith((f"{home}/.claude/", f"{own}/")) or ".." in path or not real.endswith(".md"):
         return False
     return real.startswith(f"{own}/plans/") or (real.startswith(f"{own}/projects/") and "/memory/" in real)
 
 
 def _render(answer: Answer, call: ToolCall | None) -> HookOutput:
-    if answer.decision == "allow" and not answer.command:
+    if answer.decision == "allow" and not answer.command and not answer.moved:
         return HookOutput()
     body: dict[str, object] = {"hookEventName": HOST.event, "permissionDecision": answer.decision}
     if answer.reason:
         body["permissionDecisionReason"] = answer.reason
     if answer.command and call is not None:
         body["updatedInput"] = {**call.given, "command": answer.command}
+    if answer.moved and call is not None:
+        paths = {key: answer.moved.get(str(call.given.get(key)), "") for key in (*_FILE, *_NOTEBOOK)}
+        body["updatedInput"] = {**call.given, **{key: to for key, to in paths.items() if to}}
+        names = ", ".join(f"{to} (commands see it as {path})" for path, to in answer.moved.items())
+        body["additionalContext"] = f"corral: commands have a /tmp of their own, so the tool uses {names}."
     return protocol.json_output({"hookSpecificOutput": body}, answer)
 
 
@@ -101,7 +108,7 @@ HOST = Host(
     protected=(".claude/**", ".mcp.json"),
     private=(".claude/**", ".claude.json"),
     notes=(".claude/",),
-    secrets=(".credentials.json",),
+    secrets=(".credentials.json", "session-env", "shell-snapshots", "file-history", "paste-cache"),
     questions="person",
     switches=(("disableAllHooks", True), ("allowManagedHooksOnly", True)),
     switch_files=(".claude/settings.json", ".claude/settings.local.json"),

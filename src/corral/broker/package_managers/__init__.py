@@ -1,0 +1,1 @@
+"""Learns which registries the package managers of a user are configured for."""

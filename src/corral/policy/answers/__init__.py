@@ -1,0 +1,1 @@
+"""Stores the answers of the user, and the refusals that wait for one."""

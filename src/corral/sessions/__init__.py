@@ -1,0 +1,1 @@
+"""Sessions: a resident service that holds one sandbox for an agent's many calls, and its client."""
