@@ -29,7 +29,7 @@ PLAN: dict[str, Any] = {"granted": (), "bytes": None, "connections": None, "cert
 
 
 class Server:
-    """A server for one connection on loopback: it sends `answer` after the first bytes, and then echoes."""
+    """A server for one connection on loopback: it sends `answer` after the preface of HTTP/2, and then echoes."""
 
     def __init__(self, answer: bytes, greeting: bytes = b"") -> None:
         self.answer = answer
@@ -44,7 +44,8 @@ class Server:
         # The proxy resets the connection where it refuses.
         with suppress(ConnectionResetError, BrokenPipeError), self.listener, self.listener.accept()[0] as client:
             client.sendall(self.greeting)
-            self.heard += client.recv(65536)
+            # No more than the preface: what comes behind it may be here already, and is echoed.
+            self.heard += client.recv(len(HTTP2_PREFACE), socket.MSG_WAITALL)
             client.sendall(self.answer)
             while data := client.recv(65536):
                 self.heard += data
