@@ -272,12 +272,13 @@ class KeeperClient:
             raise
 
     def _send_plan(self, plan: bytes, lent: Sequence[int]) -> None:
-        # As a file: the plan of a project with many repositories is too large for a packet.
-        descriptor = protocol.sealed("plan", plan)
+        descriptors = [*lent]
         try:
-            protocol.send(self.ctl, b"plan", (descriptor, *lent))
+            # As a file: the plan of a project with many repositories is too large for a packet.
+            descriptors.insert(0, protocol.sealed("plan", plan))
+            protocol.send(self.ctl, b"plan", descriptors)
         finally:
-            protocol.close_all((descriptor, *lent))
+            protocol.close_all(descriptors)
 
     def _await_ready(self) -> tuple[str, str, tuple[str, ...]]:
         message = self.ctl.recv(protocol.MAX_PACKET_BYTES)
@@ -364,7 +365,7 @@ def _start(ctl: int, host: int, errors: int) -> int:
     python = os.path.realpath(sys._base_executable)  # type: ignore[attr-defined]  # there since 3.3
     package_parent = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     # Above the target numbers: if the host has closed its 0, 1 or 2, one of these descriptors may have that number.
-    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE_DESCRIPTOR) for fd in (ctl, host, errors)]
+    high = _duplicate_high((ctl, host, errors))
     try:
         return os.posix_spawn(
             python,
@@ -386,16 +387,28 @@ def _start(ctl: int, host: int, errors: int) -> int:
         protocol.close_all(high)
 
 
+def _duplicate_high(descriptors: Sequence[int]) -> list[int]:
+    """Duplicate descriptors to numbers above those that a child gets. If one fails, close the others."""
+    made: list[int] = []
+    try:
+        made += (fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE_DESCRIPTOR) for each in descriptors)
+    except OSError:
+        protocol.close_all(made)
+        raise
+    return made
+
+
 def run_program(argv: list[str], data: bytes, environ: Mapping[str, str], seconds: float) -> tuple[int, bytes, bytes]:
     """Run a trusted program outside the sandbox, as an agent runs a hook. Returns its exit code, stdout and stderr.
 
     OSError if it cannot be started, TimeoutError if it does not exit in time.
     """
     # Files, not pipes: the program never blocks on a full pipe.
-    streams = [os.memfd_create(f"corral-{name}", os.MFD_CLOEXEC) for name in ("stdin", "stdout", "stderr")]
+    streams: list[int] = []
     try:
+        streams += (os.memfd_create(f"corral-{name}", os.MFD_CLOEXEC) for name in ("stdin", "stdout", "stderr"))
         os.pwrite(streams[0], data, 0)
-        high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE_DESCRIPTOR) for fd in streams]
+        high = _duplicate_high(streams)
         try:
             actions = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(high)]
             pid = os.posix_spawn(argv[0], argv, environ, file_actions=actions, setsid=True, setsigmask=())

@@ -96,7 +96,7 @@ class ProxyClient:
 
         The socket is there where connections are held: the proxy asks through it.
         """
-        settings = protocol.sealed("outlet", protocol.pack(self._plan(os.environ)))
+        settings = protocol.pack(self._plan(os.environ))
         if self._used_in == os.getpid():
             self._drain()
         else:
@@ -106,8 +106,16 @@ class ProxyClient:
         self.close()
         self._descriptor = connection_log.create_log_file()
         self._log = ConnectionLog(self._descriptor)
-        lent = settings, os.dup(self._descriptor)
-        return lent if self._on_hold is None else (*lent, self._answer_questions(self._on_hold))
+        lent: list[int] = []
+        try:
+            lent.append(protocol.sealed("outlet", settings))
+            lent.append(os.dup(self._descriptor))
+            if self._on_hold is not None:
+                lent.append(self._answer_questions(self._on_hold))
+        except OSError:
+            protocol.close_all(lent)
+            raise
+        return tuple(lent)
 
     def _answer_questions(self, on_hold: OnHold) -> int:
         from corral.containment.network.hold_answers import HoldAnswers  # noqa: PLC0415  few sandboxes hold connections
