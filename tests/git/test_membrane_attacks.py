@@ -269,7 +269,7 @@ def test_a_repository_that_the_user_makes_between_commands_stays_the_users(held:
         if ends:
             held.close()
         else:
-            python(held, "")
+            assert python(held, "").violations == ()
         assert (project / name / ".git").stat().st_ino == inode
 
 
