@@ -44,12 +44,20 @@ class Server:
         # The proxy resets the connection where it refuses.
         with suppress(ConnectionResetError, BrokenPipeError), self.listener, self.listener.accept()[0] as client:
             client.sendall(self.greeting)
-            # No more than the preface: what comes behind it may be here already, and is echoed.
-            self.heard += client.recv(len(HTTP2_PREFACE), socket.MSG_WAITALL)
+            self._read_beginning(client)
             client.sendall(self.answer)
             while data := client.recv(65536):
                 self.heard += data
                 client.sendall(data)
+
+    def _read_beginning(self, client: socket.socket) -> None:
+        """Read the preface, or one request's head, and no byte more: what comes behind it is echoed."""
+        self.heard += client.recv(len(HTTP2_PREFACE), socket.MSG_WAITALL)
+        while self.heard != HTTP2_PREFACE and not self.heard.endswith(b"\r\n\r\n"):
+            byte = client.recv(1)
+            if not byte:
+                return
+            self.heard += byte
 
 
 @contextmanager
