@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 FAILED = { echo 'make: packages could not be downloaded or installed' >&2; exit 1; }
 
-.PHONY: setup demo demo-agent test test-real test-settings test-frameworks test-collector check docs docs-site bench bench-ray bench-peers bench-all dist release-check sbom format lock clean
+.PHONY: setup demo demo-agent test test-real test-settings test-frameworks test-collector check docs docs-site bench bench-ray bench-peers bench-all dist release-check deb sbom sign format lock clean
 
 setup: $(VENV)/.ready $(RULES)
 
@@ -57,7 +57,7 @@ test: setup
 
 # The long tests, and those that need further system packages, which root installs here on Debian. A skip is a failure.
 test-real: setup
-	@tools/system-packages $(PYTHON) bwrap:bubblewrap zsh fish chromium chromedriver:chromium-driver npm cargo go:golang-go mvn:maven git-lfs sshd:openssh-server gh kubectl:kubernetes-client docker:docker.io /usr/bin/aws:awscli gpg-agent:gnupg redis-server pg_createcluster:postgresql openssl keytool:default-jre-headless /usr/lib/python3/dist-packages/grpc:python3-grpcio
+	@tools/system-packages $(PYTHON) bwrap:bubblewrap zsh fish chromium chromedriver:chromium-driver npm cargo go:golang-go mvn:maven git-lfs sshd:openssh-server gh kubectl:kubernetes-client docker:docker.io /usr/bin/aws:awscli gpg-agent:gnupg redis-server pg_createcluster:postgresql openssl groff keytool:default-jre-headless /usr/lib/python3/dist-packages/grpc:python3-grpcio
 	CORRAL_MUST_RUN=1 CORRAL_MUST_CONTAIN=1 $(PYTEST) -m real $(ARGS)
 
 # `make test` in the settings that people run it in: users, places, terminals, limits, load. ARGS: --only NAME, -- what pytest takes.
@@ -117,12 +117,20 @@ bench-all: setup
 
 # Wheel and sdist in dist/, built from what is committed or not: look at git status first.
 dist: setup
-	rm -f dist/*.whl dist/*.tar.gz
+	rm -f dist/*
 	$(BIN)/python -m build --outdir dist
 
 # What is in dist/, installed from the registry into empty environments, with each extra. ARGS: names of extras.
 release-check: dist
 	$(BIN)/python tools/release_check.py $(ARGS)
+
+# A Debian package of the wheel in dist/, for the python3 of this Debian.
+deb: dist
+	$(BIN)/python tools/debian_package.py dist
+
+# The digests of all files in dist/, signed by the SSH key in CORRAL_RELEASE_KEY.
+sign: setup
+	$(BIN)/python tools/release.py sign
 
 # A bill of materials in dist/.
 sbom: setup

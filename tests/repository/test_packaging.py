@@ -1,6 +1,7 @@
 """Builds the wheel and the sdist from a copy, and tests the installed package without the source."""
 
 import email
+import hashlib
 import os
 import re
 import runpy
@@ -14,11 +15,14 @@ from pathlib import Path
 import pytest
 
 import corral
+from corral.apps.cli.completion_scripts import script
+from corral.apps.cli.verb import verb_names
 
 pytestmark = pytest.mark.real
 
 PROJECT = Path(corral.__file__).parents[2]
 PACKAGE = Path(corral.__file__).parent
+COMPLETIONS = runpy.run_path(str(PROJECT / "tools" / "man_pages.py"))["COMPLETIONS"]
 BUILT = ("src", "tools", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 
 
@@ -60,7 +64,11 @@ def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def contents(wheel: Path) -> set[str]:
     with zipfile.ZipFile(wheel) as archive:
-        return {name for name in archive.namelist() if not name.startswith(f"corral-{corral.__version__}.dist-info/")}
+        return {name for name in archive.namelist() if not name.startswith(f"corral-{corral.__version__}.")}
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def test_wheel_contains_only_the_package_and_its_tables(built: Path) -> None:
@@ -110,7 +118,36 @@ def test_sdist_builds_the_same_wheel(built: Path, tmp_path: Path) -> None:
         cwd=tmp_path,
     )
     (first,), (second,) = built.glob("*.whl"), (tmp_path / "again").glob("*.whl")
-    assert contents(second) == contents(first)
+    assert digest(second) == digest(first)
+
+
+def test_second_build_gives_the_same_bytes(built: Path, tmp_path: Path) -> None:
+    place = built.parent
+    for path in place.rglob("*"):
+        os.utime(path, (1, 1))
+    run(
+        sys.executable, "-m", "build", "--no-isolation", "--wheel", "--sdist", "--outdir", tmp_path / "again", cwd=place
+    )
+    first, second = ({path.name: digest(path) for path in where.iterdir()} for where in (built, tmp_path / "again"))
+    assert len(first) == 2
+    assert first == second
+
+
+def test_wheel_installs_a_manual_page_for_each_verb(installed: Path, tmp_path: Path) -> None:
+    pages = {path.name for path in (installed.parent / "share" / "man" / "man1").iterdir()}
+    assert pages == {"corral.1", *(f"corral-{name}.1" for name in verb_names())}
+    for page in sorted(pages):
+        done = run("groff", "-man", "-Tutf8", "-ww", installed.parent / "share/man/man1" / page, cwd=tmp_path)
+        shown = " ".join(re.sub(".\x08", "", done.stdout).split())
+        assert done.stderr == "", page
+        assert f"{page.removesuffix('.1')} - " in shown
+        assert "EXIT STATUS" in shown
+
+
+@pytest.mark.parametrize("shell", COMPLETIONS)
+def test_wheel_installs_the_completions(installed: Path, shell: str) -> None:
+    text = (installed.parent / "share" / COMPLETIONS[shell]).read_text(encoding="utf-8")
+    assert text == script(shell)
 
 
 def test_installed_package_is_not_the_source(installed: Path, tmp_path: Path) -> None:

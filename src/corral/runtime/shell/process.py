@@ -228,14 +228,23 @@ class ShellProcess:
     def _stop(self, text: _Text, before: set[int]) -> int:
         """End a text with everything that it has started; if that does not help, end the shell. Returns how many were killed."""
         killed: set[int] = set()
-        self._signal_text(before, SIGINT)
-        wait, give_up_at = INTERRUPT_SECONDS, monotonic() + INTERRUPT_SECONDS + FORCE_SECONDS
+        interrupted = self._signal_text(before, SIGINT)
+        again_at = monotonic() + INTERRUPT_SECONDS / 2
+        force_at = again_at + INTERRUPT_SECONDS / 2
+        give_up_at = force_at + FORCE_SECONDS
         while monotonic() < give_up_at:
             with self._changed:
-                if self._changed.wait_for(lambda: self._is_over(text), wait):
+                if self._changed.wait_for(lambda: self._is_over(text), PASS_SECONDS):
                     break
-            wait = PASS_SECONDS
-            killed |= self._signal_text(before, SIGKILL)
+            if monotonic() >= force_at:
+                killed |= self._signal_text(before, SIGKILL)
+                continue
+            if monotonic() >= again_at:
+                # A child of bash that was no program yet may have lost the first.
+                interrupted, again_at = set(), force_at
+            if self._started_by_text({*before, *interrupted}):
+                # bash started it when its own interrupt was on the way. bash goes on after a child that no interrupt ended.
+                interrupted |= self._signal_text({*before, *interrupted}, SIGINT)
         if not self._is_over(text):
             self.end()
         # What has ignored SIGINT and let bash go on.
@@ -243,7 +252,7 @@ class ShellProcess:
 
     def _signal_text(self, before: set[int], number: int, *, with_bash: bool = True) -> set[int]:
         """Signal what a text has started, and interrupt bash. Returns the processes that were signalled."""
-        pids = [pid for pid in self._processes() if pid not in before and pid != self._channel.pid]
+        pids = self._started_by_text(before)
         reached = set()
         signals = [(pid, number) for pid in pids]
         if with_bash:
@@ -265,6 +274,9 @@ class ShellProcess:
             finally:
                 os.close(pidfd)
         return reached - {self._channel.pid}
+
+    def _started_by_text(self, before: set[int]) -> list[int]:
+        return [pid for pid in self._processes() if pid not in before and pid != self._channel.pid]
 
     def _processes(self) -> list[int]:
         warden = self._handle.warden
