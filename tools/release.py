@@ -82,7 +82,8 @@ def verify(folder: Path, signers: Path) -> list[str]:
         "-Y", "verify", "-f", str(signers), "-I", who, "-n", NAMESPACE, "-s", str(folder / f"{SUMS}.sig"),
         given=(folder / SUMS).read_bytes(),
     )  # fmt: skip
-    listed = dict(reversed(line.split("  ", 1)) for line in (folder / SUMS).read_text().splitlines())
+    lines = (line.partition("  ") for line in (folder / SUMS).read_text().splitlines())
+    listed = {name: digest for digest, _, name in lines}
     present = {path.name for path in folder.iterdir()} - {SUMS, f"{SUMS}.sig"}
     if present != set(listed):
         raise ReleaseError(f"not the files that were signed: {', '.join(sorted(present ^ set(listed)))}")
