@@ -61,6 +61,10 @@ _GRANT: dict[str, Any] = {
         "description": "Whether the openings are only for calls in which nothing else could use them. The default is true.",
         "type": "boolean",
     },
+    "always": {
+        "description": "Whether each such command gets the hosts, also where its words do not name them. `corral learn` writes it.",
+        "type": "boolean",
+    },
     "allow": {
         "description": "Example commands that this grant allows.",
         "type": "array",

@@ -118,6 +118,7 @@ MISTAKES = [
     ("a grant of nothing", '[[grant]]\ncommand = "npm install"\n', "1:1"),
     ("a grant without words", '[[grant]]\nnetwork = ["@npm"]\n', "1:1"),
     ("unknown key of a grant", '[[grant]]\ncommand = "npm install"\nnetwrok = ["@npm"]\n', "3:1"),
+    ("always without a host", '[[grant]]\ncommand = "cat"\nread = ["/srv"]\nalways = true\n', "4:1"),
     ("a grant of a pattern of hosts", '[[grant]]\ncommand = "curl"\nnetwork = ["*.a.example:443"]\n', "3:12"),
     ("a grant of a relative path", '[[grant]]\ncommand = "cat"\nread = ["lib"]\n', "3:9"),
     ("a grant of a tag", '[[grant]]\ncommand = "git push"\npush = ["x refs/tags/*"]\n', "3:9"),

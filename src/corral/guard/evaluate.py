@@ -78,6 +78,18 @@ def _vet(
     outside = None if memory is not None else paths.cwd_finding(call, machine, config)
     if outside is not None:
         found.append(outside)
+    if (
+        proves
+        and complete
+        and config.policy_grants
+        and config.opens
+        and all(f.decision == Decision.ALLOW for f in found)
+    ):
+        from corral.guard.axes.openings import standing_openings  # noqa: PLC0415  most policies have no grant
+
+        standing = standing_openings(commands, config)
+        if standing and not any(finding.grants for finding in found):
+            return Verdict((*dict.fromkeys(found), *standing))
     if not found:
         return Verdict() if complete else Verdict((), complete=False)
     unique = list(dict.fromkeys(found))

@@ -91,7 +91,7 @@ def grant_of(raw: dict[str, Any], source: str, home: str) -> PolicyGrant:
         (kind, real_path(target, home) if kind in ("read", "write") else target) for kind, target in raw["openings"]
     ]
     project = real_path(raw["project"], home) if raw["project"] else ""
-    return PolicyGrant(tuple(raw["words"]), tuple(openings), project, raw["alone"], source)
+    return PolicyGrant(tuple(raw["words"]), tuple(openings), project, raw["alone"], source, raw.get("always", False))
 
 
 def real_path(path: str, home: str) -> str:

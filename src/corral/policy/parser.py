@@ -36,7 +36,7 @@ MAX_EXAMPLES = 2000  # of all rules together; each is judged when a file is new
 RULE_KEYS = ("command", "decision", "reason", "instead", "exact", *DECISIONS)
 MAX_GRANTS = 200
 GRANT_LISTS = ("network", "read", "write", "local", "publish", "fetch", "push", "broker")
-GRANT_KEYS = ("command", *GRANT_LISTS, "project", "alone", "allow")
+GRANT_KEYS = ("command", *GRANT_LISTS, "project", "alone", "always", "allow")
 _SYNTAX_ERROR = pattern(r"(?s)^(.*) \(at (?:line (\d+), column (\d+)|end of document)\)$")
 _AGENT = pattern(r"[a-z0-9-]+")
 _TOOL = pattern(r"@[a-z][a-z0-9-]*")
@@ -271,15 +271,19 @@ def _grants(value: object, where: _Positions) -> list[dict[str, Any]]:
         project = grant.get("project", "")
         if not isinstance(project, str) or (project and not project.startswith(("/", "~/"))):
             where.refuse((*at, "project"), f"project must be an absolute path or a path below ~/, not {project!r}")
-        if not isinstance(grant.get("alone", True), bool):
-            where.refuse((*at, "alone"), f"alone must be true or false, not {grant['alone']!r}")
+        for key in ("alone", "always"):
+            if not isinstance(grant.get(key, True), bool):
+                where.refuse((*at, key), f"{key} must be true or false, not {grant[key]!r}")
+        if grant.get("always") and not grant.get("network"):
+            where.refuse((*at, "always"), "always needs network = ['host:port']: it opens nothing else")
         allow = grant.get("allow", [])
         if not isinstance(allow, list) or not all(isinstance(text, str) and text.strip() for text in allow):
             where.refuse((*at, "allow"), "allow must be a list of example commands")
         if len(allow) > MAX_EXAMPLES:
             where.refuse(at, f"the file has more than {MAX_EXAMPLES} examples")
         line, column = where.of(*at)
-        fields = {"words": words, "openings": openings, "project": project, "alone": grant.get("alone", True)}
+        fields = {"words": words, "openings": openings, "project": project}
+        fields |= {"alone": grant.get("alone", True), "always": grant.get("always", False)}
         grants.append({**fields, "allow": allow, "line": line, "column": column})
     return grants
 

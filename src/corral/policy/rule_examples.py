@@ -75,8 +75,9 @@ def judge_examples(parsed: dict[str, Any]) -> Iterator[ExampleResult]:
         config = config.replace(posture="balanced")
         words = " ".join(raw["words"])
         for text in raw["allow"]:
-            verdict = vet(_call(text), config, Machine(_ROOT))
-            wrong = _not_granted(text, verdict, grant_of(raw, "this file", "/nonexistent").replace(project=""))
+            grant = grant_of(raw, "this file", "/nonexistent").replace(project="")
+            verdict = vet(_call(text), config.replace(policy_grants=(grant,)), Machine(_ROOT))
+            wrong = _not_granted(text, verdict, grant)
             yield ExampleResult(words, raw["line"], raw["column"], text, Decision.ALLOW, verdict.decision, wrong)
 
 

@@ -13,8 +13,9 @@ import pytest
 from screen import OrphanScreen
 
 import golden
+from corral.apps.cli.own_policy.policy_file import set_user_key
 from corral.apps.cli.questions.terminal_prompt import AGENT_VARIABLES, agent_above
-from corral.apps.cli.verbs.posture import set_user_key, user_posture
+from corral.apps.cli.verbs.posture import user_posture
 from corral.model.errors import PolicyError
 from corral.policy.answers.family_grants import list_answers, list_family_grants
 from corral.policy.answers.refusals import open_refusals

@@ -13,7 +13,7 @@ from corral.guard.rules.loader import quiet_names
 from corral.guard.rules.registries import registry_of
 from corral.guard.shell.braces import HOLE
 from corral.guard.shell.expansion import NUMBER_HOLE
-from corral.model.call import Decision
+from corral.model.call import Axis, Decision, Finding
 from corral.model.grant import BROKER, NETWORK, REGISTRY, Grant
 
 TYPE_CHECKING = False
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from corral.guard.analysis.command import Command
     from corral.guard.machine import Machine
     from corral.guard.shell.expansion import Word
-    from corral.model.call import Finding
     from corral.policy.config import SandboxConfig
 
 IN_CALL = "in the call"
+STANDING_RULE = "argv-standing-grant"
 CONTAINER = "container"  # the group of names: container engines and clusters
 MAY_ALWAYS_SEND = "none"  # `proxied` of a row: no option is needed to send something, such as standard input
 WEB_PORTS = frozenset({80, 443})
@@ -37,6 +37,7 @@ _UNPROVEN = frozenset({"name-unproven", "code-unproven"})
 _USED_BY_OTHERS = frozenset({NETWORK, REGISTRY})
 # Cloud providers answer every program there with the machine's credentials.
 _METADATA = ("169.254.", "fd00:ec2:", "metadata.google.internal", "metadata.goog", "100.100.100.200", "instance-data")
+_NOT_PLAIN = frozenset(" '\"$`\\|&;<>(){}*?!~#[]")  # what a [[grant]] does not take in its words
 _RUNNERS = frozenset({"npx", "pnpx", "uvx", "bunx"})
 _RUNNING_VERBS = (
     ("go", "run"),
@@ -269,6 +270,51 @@ def other_commands(
         or (command.name and not _has_own_opening(command, grants, config, machine) and not _is_quiet(command, quiet))
     ]
     return tuple(dict.fromkeys(text.replace("\0", "…").replace("\1", "…")[:80] for text in others))
+
+
+def standing_openings(commands: Sequence[Command], config: SandboxConfig) -> list[Finding]:
+    """Return what the user's policy opens for a command each time, also where the guard sees no need for it.
+
+    There is nothing if another command of the call could use it: the call runs without the opening then, as before.
+    """
+    known = set(config.containment.destinations)
+    quiet = quiet_commands(commands)
+    found = []
+    for entry in config.policy_grants:
+        hosts = [target for kind, target in entry.openings if kind == NETWORK and target not in known]
+        if not entry.always or entry.project not in ("", config.project_root) or not hosts:
+            continue
+        own = [command for command in commands if _begins_with(command, entry.words)]
+        rest = [command for command in commands if command.name and command not in own]
+        if not own or any(map(_changes_names, commands)) or any(command not in quiet for command in rest):
+            continue
+        grants = tuple(Grant(NETWORK, host, entry.source) for host in hosts)
+        reason = f"The policy opens {', '.join(hosts)} for {entry.family} each time."
+        found.append(Finding(Axis.ARGV, STANDING_RULE, Decision.ASK, reason, grants=grants, family=entry.family))
+        known.update(hosts)
+    return found
+
+
+def quiet_commands(commands: Sequence[Command]) -> list[Command]:
+    """Return the commands that can use no opening, unless one of them changes what a name means."""
+    quiet = quiet_names()
+    return [] if any(map(_changes_names, commands)) else [each for each in commands if _is_quiet(each, quiet)]
+
+
+def plain_words(command: Command) -> tuple[str, ...]:
+    """Return the first words of a command as a [[grant]] can name them; none if it begins with a path."""
+    found: list[str] = []
+    for word in command.words:
+        if not word.proven or not word.text.isprintable() or not word.text or not _NOT_PLAIN.isdisjoint(word.text):
+            break
+        found.append(word.text)
+    is_name = found and "/" not in found[0] and "=" not in found[0] and found[0][0] != "-"
+    return tuple(found) if is_name else ()
+
+
+def _begins_with(command: Command, words: tuple[str, ...]) -> bool:
+    first = command.words[: len(words)]
+    return tuple(word.text for word in first) == words and all(word.proven for word in first)
 
 
 def _changes_names(command: Command) -> bool:

@@ -110,6 +110,9 @@ class PolicyGrant(Record):
     project: str = ""  # the only project that it is for
     alone: bool = True  # only in calls in which nothing else could use the openings
     source: str = ""  # file and line
+    always: bool = (
+        False  # also where the guard sees no need: the program connects to something that its words do not name
+    )
 
     @property
     def family(self) -> str:

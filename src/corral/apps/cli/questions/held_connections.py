@@ -69,6 +69,11 @@ class HeldConnections:
         self._can_open = is_known and bool(self._seconds) and config.opens and config.containment.network != "on"
         self.on_hold: Callable[[str], bool] | None = self._answer if self._can_answer() else None
 
+    @property
+    def allowed(self) -> tuple[str, ...]:
+        """The destinations that were allowed while the command ran."""
+        return tuple(sorted(self._allowed))
+
     def _can_answer(self) -> bool:
         from corral.policy.answers.watchers import is_watched  # noqa: PLC0415  few runs get here
 

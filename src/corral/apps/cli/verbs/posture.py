@@ -7,16 +7,14 @@ import sys
 
 from corral._lib.terminal import Terminal, printable, terminal_of, wrap
 from corral.apps.cli.arguments import ROOT
+from corral.apps.cli.own_policy.policy_file import set_user_key, user_policy_text
 from corral.apps.cli.questions.terminal_prompt import YES, TerminalPrompt, why_not_owner
 from corral.apps.cli.verb import Options, Verb, argument
-from corral.audit.audit_log import Log
 from corral.model.errors import PolicyError
 from corral.model.render_result import json_text
-from corral.policy import user_dirs
 from corral.policy.loader import default_posture, load, user_policy_path
 from corral.policy.parser import parse
-from corral.policy.render_policy import toml_value
-from corral.policy.settings import ASKING_HOSTS, MAX_FILE_BYTES, is_tighter
+from corral.policy.settings import ASKING_HOSTS, is_tighter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,9 +83,7 @@ def _show(options: Options) -> int:
 
 def user_posture(environ: Mapping[str, str]) -> str:
     """Return the posture that the user's own policy file sets, or ""."""
-    data = _read(user_policy_path(environ))
-    if data is None:
-        return ""
+    data = user_policy_text(environ)
     parsed = parse(data, user_policy_path(environ))
     return str(next((value for key, value, _, _ in parsed["settings"] if key == "posture"), ""))
 
@@ -95,59 +91,6 @@ def user_posture(environ: Mapping[str, str]) -> str:
 def set_posture(name: str, environ: Mapping[str, str]) -> str:
     """Write the posture into the user's own policy file. Return its path."""
     return set_user_key("posture", name, environ, comment="locked, balanced or open; see: corral posture")
-
-
-def set_user_key(key: str, value: object, environ: Mapping[str, str], *, comment: str = "") -> str:
-    """Set a key of the user's own policy file, and change nothing else in it. Return its path."""
-    path = user_policy_path(environ)
-    before = _read(path) or b""
-    text = before.decode()
-    line = f"{key} = {toml_value(value)}"
-    known = [number for name, _, number, _ in parse(before, path)["settings"] if name == key]
-    if known:
-        lines = text.split("\n")
-        # Only the line that the parser names: a text of several lines may contain one that looks the same.
-        old = lines[known[0] - 1]
-        lines[known[0] - 1] = (
-            f"{line}{old[old.index('#') :].rjust(len(old) - old.index('#') + 2) if '#' in old else ''}"
-        )
-        after = "\n".join(lines)
-    else:
-        after = f"{line}  # {comment}\n{text}" if comment else f"{line}\n{text}"
-    refusal = PolicyError(f"{path} could not be changed; write this line into it yourself: {line}")
-    try:
-        wanted = [(name, value if name == key else old) for name, old, _, _ in parse(before, path)["settings"]]
-        wanted = wanted if known else [(key, value), *wanted]
-        if [(name, new) for name, new, _, _ in parse(after.encode(), path)["settings"]] != wanted:
-            raise refusal
-    except PolicyError:
-        raise refusal from None
-    # Logged first: if the log cannot be written, nothing is loosened.
-    Log(event="trust").note({"files": [path], "decision": "allow", "reason": f"the user set {line}"})
-    user_dirs.private_directory("config", environ)
-    _replace(os.path.realpath(path), after.encode())
-    return path
-
-
-def _read(path: str) -> bytes | None:
-    try:
-        return user_dirs.read_regular_file(path, MAX_FILE_BYTES, follows=True)[0]
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise PolicyError(f"{path} cannot be read: {error.strerror}") from None
-
-
-def _replace(path: str, data: bytes) -> None:
-    partial = f"{path}.{os.getpid()}-{os.urandom(4).hex()}"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        descriptor = os.open(partial, flags, 0o644)
-        with open(descriptor, "wb") as file:
-            file.write(data)
-        os.replace(partial, path)
-    except OSError as error:
-        raise PolicyError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def ask_posture(environ: Mapping[str, str]) -> str:
@@ -172,7 +115,7 @@ def ask_host_questions(host: str, title: str, environ: Mapping[str, str]) -> boo
     """Ask whether a host's own prompt may allow an opening, if the policy does not say. Return whether it may from now on."""
     if host not in ASKING_HOSTS or why_not_owner(environ):
         return False
-    parsed = parse(_read(user_policy_path(environ)) or b"", user_policy_path(environ))
+    parsed = parse(user_policy_text(environ), user_policy_path(environ))
     known = next((value for key, value, _, _ in parsed["settings"] if key == "host_questions"), None)
     if known is not None:
         return host in known
