@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from observe import alive, children, descriptors, eventually, unique_seconds
+from streams import read_head
 
 from corral import (
     Containment,
@@ -465,7 +466,7 @@ def test_command_beside_a_granted_one_gets_no_opening(tmp_path: Path) -> None:
         client, _ = server.accept()
         with client:
             refused = box.run(["python3", "fetch.py", f"http://{target}/"])
-            client.recv(4096)
+            read_head(client)
             client.sendall(b"HTTP/1.0 200 OK\r\nContent-Length: 7\r\n\r\nreached")
         assert granted.wait().stdout_text == "reached"
     assert [(c.target, c.outcome) for c in refused.connections] == [(target, "refused")]

@@ -23,6 +23,16 @@ def proxy():
     sock = socket.create_connection(("127.0.0.1", 61080), 20)
     sock.settimeout(20)
     return sock
+def take(sock, count):
+    data = b""
+    while len(data) < count and (more := sock.recv(count - len(data))):
+        data += more
+    return data
+def take_head(sock):
+    data = b""
+    while not data.endswith(b"\r\n\r\n") and (more := sock.recv(1)):
+        data += more
+    return data
 def say(data):
     sock = proxy()
     sock.sendall(data)
@@ -30,7 +40,7 @@ def say(data):
 def tunnel(target, more=b""):
     sock = proxy()
     sock.sendall(b"CONNECT " + target + b" HTTP/1.1\r\n" + more + b"\r\n")
-    if b" 200 " not in sock.recv(4096):
+    if b" 200 " not in take_head(sock):
         raise OSError("refused")
     return sock
 def through(target, data, more=b""):
@@ -40,9 +50,9 @@ def through(target, data, more=b""):
 def socks(kind, address, port):
     sock = proxy()
     sock.sendall(b"\x05\x01\x00")
-    sock.recv(2)
+    take(sock, 2)
     sock.sendall(b"\x05\x01\x00" + bytes([kind]) + address + port.to_bytes(2, "big"))
-    if sock.recv(10)[1:2] != b"\x00":
+    if take(sock, 10)[1:2] != b"\x00":
         raise OSError("refused")
     return sock
 def name(text):
@@ -55,6 +65,7 @@ def over_tls(sock, server, change=lambda hello: hello):
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = context.wrap_bio(incoming, outgoing, server_hostname=server)
+    raw = b""
     def turn(step):
         while True:
             try:
@@ -62,12 +73,13 @@ def over_tls(sock, server, change=lambda hello: hello):
                 sock.sendall(outgoing.read())
                 return done
             except ssl.SSLWantReadError:
-                nonlocal change
+                nonlocal change, raw
                 sock.sendall(change(outgoing.read()))
                 change = lambda rest: rest
                 data = sock.recv(65536)
-                if b"VICTIM" in data:
-                    return data
+                raw += data
+                if b"VICTIM" in raw:
+                    return raw
                 if not data:
                     raise OSError("hung up")
                 incoming.write(data)
@@ -75,8 +87,10 @@ def over_tls(sock, server, change=lambda hello: hello):
     if begun:
         return begun
     turn(lambda: client.write(GET))
-    said = turn(lambda: client.read(65536))
-    return said if b"VICTIM" in said else said + turn(lambda: client.read(65536))
+    said = b""
+    while b"VICTIM" not in said and (more := turn(lambda: client.read(65536))):
+        said += more
+    return said
 def fragmented(hello, size=9):
     parts = [hello[5:][at:at + size] for at in range(0, len(hello) - 5, size)]
     return b"".join(hello[:3] + len(part).to_bytes(2, "big") + part for part in parts)
@@ -108,7 +122,7 @@ def over_socks(kind, address, port=80):
 def say_twice(one, other):
     sock = proxy()
     sock.sendall(one)
-    if sock.recv(8)[1:2] != b"\x5a":
+    if take(sock, 8)[1:2] != b"\x5a":
         raise OSError("refused")
     sock.sendall(other)
     return read(sock)

@@ -12,6 +12,7 @@ import pytest
 from attempt import must_hold
 from git_world import make_template
 from observe import unique_seconds
+from streams import read_head
 
 from corral import Containment, Sandbox
 
@@ -134,5 +135,5 @@ def _answer(server: socket.socket) -> None:
         except OSError:
             return
         with client:
-            client.recv(4096)
+            read_head(client)
             client.sendall(b"HTTP/1.0 200 OK\r\nContent-Length: 7\r\n\r\nreached")

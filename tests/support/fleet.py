@@ -16,6 +16,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from streams import read_all, read_exactly, read_head
+
 NAMES = {
     "index.example": "93.184.216.10",
     "files.example.org": "93.184.216.11",
@@ -49,6 +51,18 @@ def answer_for(host: str, path: str) -> bytes:
     """Return the answer of a server. Names outside OWN, and the path /victim, belong to a victim."""
     name = host.partition(":")[0].lower()
     return b"good " + path.encode() if name in OWN and path != "/victim" else VICTIM
+
+
+def peek(request: socket.socket, count: int) -> bytes:
+    """Return so many of the client's next bytes, or fewer if it hangs up before. They can be read again."""
+    return request.recv(count, socket.MSG_PEEK | socket.MSG_WAITALL)
+
+
+def surrender(request: socket.socket) -> None:
+    """Answer VICTIM, and read on until the client hangs up: closing over unread bytes would reset the connection."""
+    request.sendall(VICTIM)
+    request.shutdown(socket.SHUT_WR)
+    read_all(request)
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -135,24 +149,22 @@ class Server(http.server.ThreadingHTTPServer):
         is_victim = self.RequestHandlerClass.is_victim  # type: ignore[attr-defined]
         if self.server_address[1] == 22:
             request.sendall(b"SSH-2.0-" + (VICTIM if is_victim else b"good") + b"\r\n")
-        first = request.recv(4096, socket.MSG_PEEK)
-        while first[:1] in (b"\r", b"\n"):
+        while (first := peek(request, 1)) in (b"\r", b"\n"):
             # RFC 9112 requires this of servers.
             request.recv(1)
-            first = first[1:]
-        if first[:1] == b"\x16":
-            if b"\xfe\x0d\x00\x08" in first:
-                request.sendall(VICTIM)
+        if first == b"\x16":
+            if b"\xfe\x0d\x00\x08" in peek(request, 5 + int.from_bytes(peek(request, 5)[3:], "big")):
+                surrender(request)
                 return
             request = self.context.wrap_socket(request, server_side=True)
             if not is_victim and getattr(request, "asked", None) not in OWN:
-                request.recv(4096)
+                read_head(request)
                 request.sendall(VICTIM)
                 return
-        elif first.startswith(b"PRI "):
-            request.sendall(VICTIM)
+        elif first == b"P" and peek(request, 4) == b"PRI ":
+            surrender(request)
             return
-        elif first[:1] == b"#":
+        elif first == b"#":
             while data := request.recv(65536):
                 request.sendall(VICTIM if is_victim else data)
             return
@@ -292,22 +304,26 @@ def naive_proxy() -> None:
             pass
 
     def handle(client: socket.socket) -> None:
-        data = client.recv(65536)
+        first = read_exactly(client, 1)
         reply, forward = b"", b""
-        if data[:1] == b"\x05":
+        if first == b"\x05":
+            read_exactly(client, read_exactly(client, 1)[0])
             client.sendall(b"\x05\x00")
-            asked = client.recv(65536)
-            if asked[3] == 3:
-                host, port = asked[5 : 5 + asked[4]].decode("latin-1"), asked[5 + asked[4] :]
+            kind = read_exactly(client, 4)[3]
+            if kind == 3:
+                host = read_exactly(client, read_exactly(client, 1)[0]).decode("latin-1")
             else:
-                size = 4 if asked[3] == 1 else 16
-                family = socket.AF_INET if size == 4 else socket.AF_INET6
-                host, port = socket.inet_ntop(family, asked[4 : 4 + size]), asked[4 + size :]
-            number, reply = int.from_bytes(port[:2], "big"), b"\x05\x00\x00\x01" + b"\0" * 6
-        elif data[:1] == b"\x04":
-            number, host = int.from_bytes(data[2:4], "big"), data[8:].split(b"\0")[1].decode()
-            reply = b"\0\x5a" + b"\0" * 6
+                family = socket.AF_INET if kind == 1 else socket.AF_INET6
+                host = socket.inet_ntop(family, read_exactly(client, 4 if kind == 1 else 16))
+            number, reply = int.from_bytes(read_exactly(client, 2), "big"), b"\x05\x00\x00\x01" + b"\0" * 6
+        elif first == b"\x04":
+            number = int.from_bytes(read_exactly(client, 7)[1:3], "big")
+            words = b""
+            while words.count(b"\0") < 2 and (byte := read_exactly(client, 1)):
+                words += byte
+            host, reply = words.split(b"\0")[1].decode(), b"\0\x5a" + b"\0" * 6
         else:
+            data = first + read_head(client)
             line = data.partition(b"\r\n")[0].decode("latin-1")
             method, target = line.split(" ", 1)[0], line.split(" ", 1)[1].rpartition(" ")[0]
             if method == "CONNECT":

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from observe import eventually
+from streams import begins
 
 from corral.apps.viewer import http_server, page
 from corral.apps.viewer.explain import Reader
@@ -149,7 +150,7 @@ def test_unreadable_request_is_400(server: Server, path: str, has_token: bool) -
 def test_address_that_cannot_be_parsed_is_400(server: Server) -> None:
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as client:
         client.sendall(f"GET http://[x/ HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n\r\n".encode())
-        assert client.recv(4096).startswith(b"HTTP/1.1 400 ")
+        assert begins(client, b"HTTP/1.1 400 ")
 
 
 def threads_of_connections() -> int:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from attempt import has_bubblewrap, must_hold
 from observe import children, descriptors, eventually, exist
+from streams import begins
 
 from corral import Containment, Decision, Profile, SandboxConfig, SandboxResult
 from corral.containment.network.hold_answers import HoldAnswers
@@ -312,9 +313,9 @@ def test_vanished_host_refuses_held_connections() -> None:
         client = made.connect("own.example:443")
         made.host.recv(100)
         made.host.close()
-        assert client.recv(100).startswith(b"HTTP/1.1 403 ")
+        assert begins(client, b"HTTP/1.1 403 ")
         late = made.connect("more.example:443")
-        assert late.recv(100).startswith(b"HTTP/1.1 403 ")
+        assert begins(late, b"HTTP/1.1 403 ")
         client.close()
         late.close()
 
@@ -326,7 +327,7 @@ def test_answer_to_another_destination_has_no_effect() -> None:
         for answer in (b"ymore.example:443", b"y", b"yown.example:4430", b"\xff"):
             made.host.send(answer)
         made.host.send(b"nown.example:443")
-        assert client.recv(100).startswith(b"HTTP/1.1 403 ")
+        assert begins(client, b"HTTP/1.1 403 ")
         client.close()
 
 
@@ -338,13 +339,13 @@ def test_number_of_questions_and_held_connections_is_bounded(monkeypatch: pytest
         eventually(lambda: made.holds._held == 3)
         for name in ("a", "c"):
             with made.connect(f"{name}.example:443") as refused:
-                assert refused.recv(100).startswith(b"HTTP/1.1 403 ")
+                assert begins(refused, b"HTTP/1.1 403 ")
         asked = {made.host.recv(100), made.host.recv(100)}
         assert asked == {b"a.example:443", b"b.example:443"}
         made.host.send(b"na.example:443")
         made.host.send(b"nb.example:443")
         for client in held:
-            assert client.recv(100).startswith(b"HTTP/1.1 403 ")
+            assert begins(client, b"HTTP/1.1 403 ")
             client.close()
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from streams import read_all, read_head
 
 from corral import Containment, Sandbox
 from corral._lib.network.certificates import CERTIFICATES_FILE, VARIABLES, certificates
@@ -46,18 +47,15 @@ class Parent:
 
     def _answer(self, client: socket.socket) -> None:
         with client:
-            head = b""
-            while b"\r\n\r\n" not in head:
-                head += client.recv(65536)
+            head = read_head(client)
             self.heads.append(head.decode())
             if not head.startswith(b"CONNECT") or self.status != 200:
                 client.sendall(b"HTTP/1.1 %d x\r\nContent-Length: 6\r\n\r\nparent" % self.status)
                 return
             with socket.create_connection(("127.0.0.1", self.leads_to)) as server:
                 client.sendall(b"HTTP/1.1 200 Connected\r\n\r\n")
-                server.sendall(client.recv(65536))
-                while data := server.recv(65536):
-                    client.sendall(data)
+                server.sendall(read_head(client))
+                client.sendall(read_all(server))
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from streams import read_all
 
 from corral.containment.network.proxy import addresses, connection_log, http_request, socks, tls_hello
 from corral.containment.network.proxy.connection import ClientConnection
@@ -585,7 +586,7 @@ def test_no_bytes_crash_a_connection_or_are_let_through(begun: bytes, changes: l
         theirs.shutdown(socket.SHUT_WR)
         ClientConnection(ours, ProxyContext(plan, ConnectionLog(descriptor))).serve()
         theirs.settimeout(20)
-        said = theirs.recv(4096)
+        said = read_all(theirs)
     outcomes = {entry.outcome for entry in ConnectionLog(descriptor).take()}
     os.close(descriptor)
     assert outcomes <= {"refused"}

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
+from streams import read_exactly, read_head
 
 from corral.containment.network.proxy import connection_log
 from corral.containment.network.proxy.connection import ClientConnection
@@ -52,12 +53,9 @@ class Server:
 
     def _read_beginning(self, client: socket.socket) -> None:
         """Read the preface, or one request's head, and no byte more: what comes behind it is echoed."""
-        self.heard += client.recv(len(HTTP2_PREFACE), socket.MSG_WAITALL)
-        while self.heard != HTTP2_PREFACE and not self.heard.endswith(b"\r\n\r\n"):
-            byte = client.recv(1)
-            if not byte:
-                return
-            self.heard += byte
+        self.heard += read_exactly(client, len(HTTP2_PREFACE))
+        if self.heard != HTTP2_PREFACE:
+            self.heard += read_head(client)
 
 
 @contextmanager

@@ -79,9 +79,9 @@ for name, containment in (("warden", Containment("warden")), ("on", Containment(
 print(json.dumps(told))
 os.kill(behind, 9)
 """
-TCP = "s = socket.create_connection(({address!r}, {port}), 20)\nreturn s.recv(100) == b'metadata'"
+TCP = "s = socket.create_connection(({address!r}, {port}), 20)\nreturn s.makefile('rb').read(8) == b'metadata'"
 UDP = "s = socket.socket(socket.{family}, socket.SOCK_DGRAM)\ns.settimeout(20)\ns.sendto(b'x', ({address!r}, 53))\nreturn s.recv(100) == b'metadata'"
-UNIX = "s = socket.socket(socket.AF_UNIX)\ns.settimeout(20)\ns.connect({path!r})\nreturn s.recv(100) == b'metadata'"
+UNIX = "s = socket.socket(socket.AF_UNIX)\ns.settimeout(20)\ns.connect({path!r})\nreturn s.makefile('rb').read(8) == b'metadata'"
 ATTACKS = {
     "the metadata address": TCP.format(address="169.254.169.254", port=80),
     "the metadata address by datagram": UDP.format(family="AF_INET", address="169.254.169.254"),
@@ -89,9 +89,9 @@ ATTACKS = {
     "the same by datagram": UDP.format(family="AF_INET6", address="fd00:ec2::254"),
     "the metadata address, mapped": TCP.format(address="::ffff:169.254.169.254", port=80),
     "the metadata address as a number": TCP.format(address="2852039166", port=80),
-    "the metadata address in the first packet": "s = socket.socket()\ns.sendto(b'x', socket.MSG_FASTOPEN, ('169.254.169.254', 80))\nreturn s.recv(100) == b'metadata'",
+    "the metadata address in the first packet": "s = socket.socket()\ns.sendto(b'x', socket.MSG_FASTOPEN, ('169.254.169.254', 80))\nreturn s.makefile('rb').read(8) == b'metadata'",
     "the metadata address by the shell": "return subprocess.run(['bash', '-c', 'exec 3<>/dev/tcp/169.254.169.254/80; head -c 8 <&3'], capture_output=True).stdout == b'metadata'",
-    "the metadata address by several paths": "s = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)\ns.settimeout(20)\ns.connect(('169.254.169.254', 80))\nreturn s.recv(100) == b'metadata'",
+    "the metadata address by several paths": "s = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)\ns.settimeout(20)\ns.connect(('169.254.169.254', 80))\nreturn s.makefile('rb').read(8) == b'metadata'",
     "loopback": TCP.format(address="127.0.0.1", port=8080),
     "loopback of the other family": TCP.format(address="::1", port=8080),
     "the address that means this machine": TCP.format(address="0.0.0.0", port=8080),

@@ -55,7 +55,7 @@ def test_connection_at_run_time_is_a_violation_with_its_grant(home: Home) -> Non
     (home.project / "ask.py").write_text(
         "import socket\nwith socket.create_connection(('127.0.0.1', 61080)) as proxy:\n"
         "    proxy.sendall(b'CONNECT other.example:443 HTTP/1.1\\r\\nHost: other.example:443\\r\\n\\r\\n')\n"
-        "    print(proxy.recv(100).split()[1].decode())\n"
+        "    print(proxy.makefile('rb').readline().split()[1].decode())\n"
     )
 
     async def body() -> None:
