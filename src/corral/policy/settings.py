@@ -244,13 +244,12 @@ def check_item(key: str, item: Any, name: str = "") -> Any:
         }
         try:
             made = parsers[kind](item)
+            if kind == "network":
+                from corral._lib.network.local_ports import check_destination  # noqa: PLC0415  as above
+
+                check_destination(made)
         except ValueError as error:
             raise PolicyError(f"{name}: {error}") from None
-        if kind == "network":
-            from corral._lib.network.local_ports import loopback_ports  # noqa: PLC0415  as above
-
-            for port in loopback_ports((made,)):
-                _check_local(name, port)
         return made
     if spec.choices:
         check_choice(name, item, spec.choices)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral._lib.network.network_grants import parse_authority
+from corral._lib.network.network_grants import is_address, is_loopback_name, parse_authority
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,12 +23,22 @@ _NEVER = {
     ),
 }
 _REASONS = {port: reason for reason, ports in _NEVER.items() for port in ports}
+_EVERY = ("0.0.0.0", "::")  # noqa: S104  a client that connects to these reaches loopback
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 def never_granted(port: int) -> str:
     """Return why a port of this machine is never opened to commands, or "" if it can be."""
     return _REASONS.get(port, "")
+
+
+def check_destination(text: str) -> None:
+    """Raise ValueError for a port of this machine that is never opened, and for an address that is no server's."""
+    host, port = parse_authority(text.removeprefix("*."))
+    if is_loopback_name(host) or host in _EVERY or host == "::1" or (host.startswith("127.") and is_address(host)):
+        check_port(port)
+    if host in _EVERY:
+        raise ValueError(f"{host} is not the address of a server; write 127.0.0.1:{port} for a port of this machine")
 
 
 def check_port(port: int) -> None:

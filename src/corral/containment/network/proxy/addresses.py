@@ -1,8 +1,9 @@
-"""Tells special-purpose IP addresses from those of the public internet, by the IANA registries. Pure."""
+"""Tells special-purpose IP addresses from those of the public internet, by the IANA registries, and this machine's from others."""
 
 from __future__ import annotations
 
-from _socket import AF_INET, AF_INET6, inet_ntop, inet_pton
+from _socket import AF_INET, AF_INET6, SOCK_DGRAM, inet_ntop, inet_pton
+from socket import socket
 
 # Outside 2000::/3, every IPv6 address without an entry is reserved.
 _PUBLIC_IPV6 = "2000::/3"
@@ -60,3 +61,16 @@ def special_purpose(address: str) -> str:
     packed = _packed(address)
     default = "" if len(packed) == 4 or packed in _PUBLIC else "reserved"
     return next((purpose for block, purpose in _BLOCKS if packed in block), default)
+
+
+def is_this_machine(address: str) -> bool:
+    """Return whether an address leads to this machine: its own, loopback, or the one that means every address."""
+    if special_purpose(address) in ("loopback", "this network", "no address"):
+        return True
+    try:
+        with socket(AF_INET6 if ":" in address else AF_INET, SOCK_DGRAM) as sock:
+            # The kernel binds a socket to the machine's own addresses only.
+            sock.bind((address, 0))
+    except OSError:
+        return False
+    return True

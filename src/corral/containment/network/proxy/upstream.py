@@ -9,9 +9,9 @@ from time import monotonic
 
 from corral._lib.network import network_grants
 from corral._lib.network.local_ports import LOOPBACK, is_loopback_host, never_granted
+from corral._lib.network.name_addresses import MAX_WILDCARD_NAMES, NameAddresses
 from corral._lib.network.network_grants import format_destination
 from corral._lib.network.request_grants import matches, parse_request_grant
-from corral.containment.network.name_addresses import MAX_WILDCARD_NAMES, NameAddresses
 from corral.containment.network.proxy import addresses, parent
 from corral.containment.network.proxy.connection_log import ALLOWED, FAILED, REFUSED, FullError
 from corral.containment.network.proxy.local_services import connect_local
@@ -99,9 +99,7 @@ class UpstreamConnector:
             return sock, f"by the proxy {proxy.place}"
         last: OSError | None = None
         for address, is_named in self._addresses(name, port)[:MAX_ADDRESSES]:
-            reason = never_granted(port) if addresses.special_purpose(address) == "loopback" else ""
-            if reason:
-                raise RefusedError(f"port {port} of this machine is never opened to commands: {reason}")
+            _refuse_never_granted(address, port)
             family = AF_INET6 if ":" in address else AF_INET
             try:
                 sock = socket(family, SOCK_STREAM | SOCK_CLOEXEC)
@@ -125,16 +123,20 @@ class UpstreamConnector:
     def _check_address(self, name: str, port: int) -> None:
         """Refuse a name that leads to a private address, as far as this machine's resolver knows: the parent proxy resolves it again."""
         if network_grants.is_address(name):
+            _refuse_never_granted(name, port)
             return
         if monotonic() < self._skips_resolver_until:
             self._count_lookup(name, port)
             return
         began_at = monotonic()
         try:
-            self._addresses(name, port)
+            found = self._addresses(name, port)
         except UnreachableError:
             if monotonic() - began_at > SLOW_SECONDS:
                 self._skips_resolver_until = monotonic() + SKIPPED_SECONDS
+            return
+        for address, _ in found:
+            _refuse_never_granted(address, port)
 
     def _addresses(self, name: str, port: int) -> list[tuple[str, bool]]:
         """Return the addresses of a host, each with whether the user has granted that very address."""
@@ -172,6 +174,13 @@ class UpstreamConnector:
             raise RefusedError(
                 f"the name resolves to {address}, which is this machine", format_destination(address, port)
             )
+
+
+def _refuse_never_granted(address: str, port: int) -> None:
+    """Refuse some ports of this machine, whichever of its addresses leads there."""
+    reason = never_granted(port)
+    if reason and addresses.is_this_machine(address):
+        raise RefusedError(f"port {port} of this machine is never opened to commands: {reason}")
 
 
 class ProxyContext:
