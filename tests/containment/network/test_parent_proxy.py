@@ -143,6 +143,26 @@ def test_other_kind_of_proxy_is_told(
     assert "HTTPS_PROXY" in connection.detail
 
 
+def test_commands_do_not_learn_the_parents_address(
+    open_sandbox: Callable[..., Sandbox], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = open_with(
+        open_sandbox,
+        monkeypatch,
+        HTTP_PROXY=f"http://{USER}127.0.0.1:9",
+        HTTPS_PROXY=f"http://{USER}127.0.0.1:9",
+    )
+    plain = box.run(["curl", "-sS", f"http://{GRANTED}/"])
+    tunnel = box.run(["curl", "-sSv", "-p", f"http://{GRANTED}/"])
+    assert "the user's proxy cannot be reached" in plain.stdout_text
+    for result in (plain, tunnel):
+        told = result.stdout_text + result.stderr_text
+        assert "127.0.0.1:9 " not in told
+        assert SECRET not in repr(result)
+        (connection,) = result.connections
+        assert "the proxy 127.0.0.1:9 cannot be reached" in connection.detail
+
+
 def test_no_proxy_and_fixed_addresses_go_direct(
     port: int, open_sandbox: Callable[..., Sandbox], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,7 +204,15 @@ def test_proxy_is_parsed(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["https://a:s3cret@b", "http://a:s3cret@", "http://a:s3%0acret@b", "http://s3cret@127.1"]
+    "text",
+    [
+        "https://a:s3cret@b",
+        "http://a:s3cret@",
+        "http://a:s3%0acret@b",
+        "http://s3cret@127.1",
+        "http://s3cret:1/x@b",
+        "a:s3cret://x@b",
+    ],
 )
 def test_unusable_proxy_has_a_problem_without_credentials(text: str) -> None:
     made = parse_proxy(text, "HTTPS_PROXY")

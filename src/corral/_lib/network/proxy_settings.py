@@ -46,12 +46,16 @@ def parse_proxy(text: str, variable: str) -> ParentProxy:
     scheme, found, rest = text.strip().partition("://")
     if not found:
         scheme, rest = "http", text.strip()
-    if scheme.lower() != "http":
+    if scheme.lower() != "http" and scheme.isalnum():
         return ParentProxy(
             problem=f"{variable} names a proxy of the kind {scheme[:20]}, and corral uses only http proxies"
         )
-    user, _, place = rest.partition("/")[0].rpartition("@")
+    before, _, path = rest.partition("/")
+    user, _, place = before.rpartition("@")
     try:
+        if "@" in path or scheme.lower() != "http":
+            # A slash in a password: what is before it looks like a host, and would be shown.
+            raise ValueError
         host, port = network_grants.parse_authority(place, 80)
         credentials = _unquoted(user)
     except ValueError:
@@ -80,7 +84,7 @@ def goes_direct(name: str, port: int, entries: tuple[str, ...]) -> bool:
     """Return whether a canonical host is reached without a parent proxy. Loopback always is."""
     if (
         network_grants.is_loopback_name(name)
-        or name == "::1"
+        or name in ("::1", "::", "0.0.0.0")  # noqa: S104  the last two lead to loopback
         or (name.startswith("127.") and network_grants.is_address(name))
     ):
         return True

@@ -51,7 +51,7 @@ class ClientConnection:
         except RefusedError as error:
             self._answer_refusal(error.detail, error.grant)
         except UnreachableError as error:
-            self._answer(502, f"{self.target} cannot be reached: {error}")
+            self._answer(502, f"{self.target} cannot be reached: {error.told}")
         except relay.ByteBudgetError as error:
             if error.is_about_sending:
                 self._refuse("the call has sent more than a download needs")
@@ -130,7 +130,7 @@ class ClientConnection:
         self, text: str, port: int, requested: RequestGrant | None = None, *, is_http: bool | None = None
     ) -> tuple[str, socket]:
         """Connect to a destination. On port 80 the client can only send a plain HTTP request."""
-        self.target = f"{text}:{port}"
+        self.target = format_destination(text, port)
         self._is_http = port == http_request.HTTP_PORT if is_http is None else is_http
         name, self.upstream = self.context.open(text, port, self.client, requested, is_http=self._is_http)
         self.target = format_destination(name, port)

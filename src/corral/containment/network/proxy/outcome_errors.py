@@ -13,4 +13,8 @@ class RefusedError(Exception):
 
 
 class UnreachableError(Exception):
-    """The destination is granted, but does not answer."""
+    """The destination is granted, but does not answer. `told` is what the client may know of it."""
+
+    def __init__(self, detail: str, told: str = "") -> None:
+        super().__init__(detail)
+        self.told = told or detail

@@ -51,7 +51,7 @@ def connect(proxy: ParentProxy) -> socket:
     try:
         sock = create_connection((proxy.host, proxy.port), CONNECT_SECONDS)
     except OSError as error:
-        raise UnreachableError(f"the proxy {proxy.place} cannot be reached: {error.strerror or error}") from None
+        raise _failed(proxy, f"cannot be reached: {error.strerror or error}") from None
     sock.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
     return sock
 
@@ -70,13 +70,18 @@ def open_tunnel(proxy: ParentProxy, name: str, port: int) -> socket:
         status = _status(sock)
     except (OSError, ValueError) as error:
         sock.close()
-        raise UnreachableError(f"the proxy {proxy.place} gave no answer: {error}") from None
+        raise _failed(proxy, f"gave no answer: {error}") from None
     if not 200 <= status < 300:
         sock.close()
         more = ": it wants other credentials" if status == 407 else ""
-        raise UnreachableError(f"the proxy {proxy.place} refused with status {status}{more}")
+        raise _failed(proxy, f"refused with status {status}{more}")
     sock.settimeout(None)
     return sock
+
+
+def _failed(proxy: ParentProxy, why: str) -> UnreachableError:
+    # The client learns neither the proxy's address nor its credentials.
+    return UnreachableError(f"the proxy {proxy.place} {why}", f"the user's proxy {why}")
 
 
 def _status(sock: socket) -> int:
