@@ -416,6 +416,7 @@ def main() -> None:
     # Victims on the sandbox's own machine, which trust every local client.
     for address in ("127.0.0.1", "::1", "93.184.216.1"):
         Server(address, 80, Victim, context)
+    Server("93.184.216.1", 2375, Victim, context)
     naive_proxy()
     driver = Driver(folder)
     print("ready", flush=True)

@@ -54,6 +54,7 @@ def test_granted_port_is_the_hosts(kind: str, backend: str, port: int, open_sand
         result = box.run(fetch(f"{host}:{port}"))
         assert result.stdout == b"reached", result.stderr_text
         assert [(c.target, c.outcome) for c in result.connections] == [(f"127.0.0.1:{port}", "allowed")]
+    assert box.run(fetch(f"[::1]:{port}")).stdout == b"reached"
     through = box.run(["curl", "-sS", "-x", "http://127.0.0.1:61080", f"http://127.0.0.1:{port}/"])
     assert through.stdout == b"reached", through.stderr_text
 
@@ -125,8 +126,8 @@ def echo() -> Iterator[int]:
 def test_binding_a_granted_port_fails_with_a_message(open_sandbox: Callable[..., Sandbox]) -> None:
     port = free_port()
     box = open_sandbox(containment=Containment(local=[port]))
-    for address in ("127.0.0.1", "0.0.0.0"):
-        serve = f"import socket; s = socket.socket(); s.setsockopt(1, 2, 1); s.setsockopt(1, 15, 1); s.bind(({address!r}, {port}))"
+    for address in ("127.0.0.1", "0.0.0.0", "::1", "::"):
+        serve = f"import socket; s = socket.socket(socket.AF_INET6 if ':' in {address!r} else socket.AF_INET); s.setsockopt(1, 2, 1); s.setsockopt(1, 15, 1); s.bind(({address!r}, {port}))"
         result = box.run(["python3", "-c", serve])
         assert [(v.target, v.grant) for v in result.violations] == [(f"127.0.0.1:{port}", "")], result.stderr_text
     other = "import socket; s = socket.create_server(('127.0.0.1', 0)); print('up')"
@@ -147,6 +148,22 @@ def test_some_ports_are_never_granted(kind: str) -> None:
         with pytest.raises(PolicyError, match=f"port {port} of this machine is never opened"):
             SPELLINGS[kind](port)
     assert SPELLINGS[kind](5432).local_ports == (5432,)
+
+
+ELSEWHERE = ("127.9.9.9", "[::1]", "[0:0::1]", "0.0.0.0", "[::]", "x.localhost", "*.x.localhost", "LOCALHOST")
+
+
+@pytest.mark.parametrize("host", ELSEWHERE)
+def test_some_ports_are_never_granted_by_any_name_of_this_machine(host: str) -> None:
+    for port in NEVER:
+        with pytest.raises(PolicyError, match=f"port {port} of this machine is never opened"):
+            Containment(network=[f"{host}:{port}"])
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]"])
+def test_address_that_means_every_address_is_no_destination(host: str) -> None:
+    with pytest.raises(PolicyError, match=r"write 127\.0\.0\.1:5432"):
+        Containment(network=[f"{host}:5432"])
 
 
 def test_never_granted_port_is_refused_as_a_grant_of_a_call(project: Path) -> None:

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from observe import eventually
 
 from corral import Containment, Sandbox
-from corral.containment.network import name_addresses
-from corral.containment.network.name_addresses import NameAddresses, address_of_number
+from corral._lib.network import name_addresses
+from corral._lib.network.name_addresses import NameAddresses, address_of_number
 from corral.containment.network.proxy.connection_log import NAME_REFUSED
 from corral.containment.network.proxy.responder import (
     AAAA,
@@ -411,4 +411,10 @@ def test_hosts_file_has_granted_names_and_this_machines_own() -> None:
         "::1 ip6-localhost",
         "127.0.1.1 me",
     ]
-    assert names.listeners() == (("127.64.0.1", 80), ("127.64.0.1", 5432), ("127.64.0.2", 1), ("127.64.0.2", 80))
+    assert names.listeners() == (
+        ("127.64.0.1", 80),
+        ("127.64.0.1", 5432),
+        ("127.64.0.2", 1),
+        ("127.64.0.2", 80),
+        ("192.0.2.1", 80),
+    )

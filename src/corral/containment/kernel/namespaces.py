@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import os
-from _socket import AF_INET, SOCK_DGRAM, socket
+from _socket import AF_INET, AF_INET6, SOCK_DGRAM, inet_pton, socket
 from _struct import pack, unpack_from
+from errno import EACCES, EADDRNOTAVAIL, EAFNOSUPPORT, ENODEV
 
 from corral.containment.kernel.layer import FORK, KEEPER, TREE, Attack, Layer, Remedy
 from corral.containment.kernel.syscalls import call, write_file
@@ -25,6 +26,10 @@ FLAGS = {
 }
 CAUSES = ("namespace limit", "apparmor", "container", "filter", "not built")  # why the kernel refuses a namespace
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
+_SIOCSIFADDR, _SIOCSIFNETMASK = 0x8916, 0x891C
+_LOOPBACK_INDEX = 1
+# Beside 127.0.0.1 and ::1. Resolvers leave out a family, even for localhost, that has no other address (AI_ADDRCONFIG).
+OWN_ADDRESSES = ("127.64.0.0", "fd63:6f72:7261:6c::1")
 
 
 def unshare(*names: str) -> None:
@@ -54,6 +59,32 @@ def raise_loopback() -> None:
     try:
         (flags,) = unpack_from("h", fcntl.ioctl(sock, _SIOCGIFFLAGS, pack("16sh22x", b"lo", 0)), 16)
         fcntl.ioctl(sock, _SIOCSIFFLAGS, pack("16sh22x", b"lo", flags | _IFF_UP))
+    finally:
+        sock.close()
+    for address in OWN_ADDRESSES:
+        add_loopback_address(address)
+
+
+def add_loopback_address(address: str) -> None:
+    """Give the loopback interface one more address. An IPv6 address is left out where the kernel has no IPv6."""
+    packed = inet_pton(AF_INET6 if ":" in address else AF_INET, address)
+    if len(packed) == 4:
+        # By an alias: the address of the interface itself is 127.0.0.1. Without the mask, all its class would be local.
+        name = b"lo:" + packed.hex().encode()
+        _configure(AF_INET, _SIOCSIFADDR, pack("16sHH4s16x", name, AF_INET, 0, packed))
+        _configure(AF_INET, _SIOCSIFNETMASK, pack("16sHH4s16x", name, AF_INET, 0, b"\xff" * 4))
+        return
+    try:
+        _configure(AF_INET6, _SIOCSIFADDR, pack("16sIi", packed, 128, _LOOPBACK_INDEX))
+    except OSError as error:
+        if error.errno not in (EAFNOSUPPORT, EADDRNOTAVAIL, EACCES, ENODEV):
+            raise
+
+
+def _configure(family: int, what: int, request: bytes) -> None:
+    sock = socket(family, SOCK_DGRAM)
+    try:
+        fcntl.ioctl(sock, what, request)
     finally:
         sock.close()
 

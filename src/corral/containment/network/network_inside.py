@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 
 from corral._lib.network.certificates import certificates
+from corral._lib.network.name_addresses import RESOLV_CONF, NameAddresses
 from corral._lib.records import Record, frozen
 from corral.containment.filesystem.view import CERTIFICATES, HOSTS, RESOLVER
-from corral.containment.network.name_addresses import RESOLV_CONF, NameAddresses
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def network_inside(containment: Containment, environ: Mapping[str, str]) -> Netw
         CERTIFICATES: certificates(environ) if containment.destinations else b"",
     }
     named = {placeholder: f"{placeholder[1:]}-{_content_name(data)}" for placeholder, data in shown.items() if data}
-    local = [("127.0.0.1", port) for port in containment.local_ports]
+    local = [(host, port) for port in containment.local_ports for host in ("127.0.0.1", "::1")]
     files = {name: shown[placeholder] for placeholder, name in named.items()}
     return NetworkInside(named, files, (*names.listeners(), *local))
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 from _socket import (
     AF_INET,
+    AF_INET6,
     AF_UNIX,
+    IPPROTO_IPV6,
     MSG_DONTWAIT,
     MSG_NOSIGNAL,
     SCM_RIGHTS,
@@ -21,11 +23,12 @@ from _socket import (
     socket,
     socketpair,
 )
+from errno import EACCES, EADDRNOTAVAIL, EAFNOSUPPORT, EINVAL, EPERM
 from select import POLLIN, poll
 from sys import byteorder
 
 from corral.containment import protocol
-from corral.containment.kernel import process_tree
+from corral.containment.kernel import namespaces, process_tree
 from corral.containment.kernel.limit_monitor import close_all_but
 from corral.containment.network.proxy import HOST, OPEN, PORT, RESOLVER
 
@@ -38,7 +41,7 @@ if TYPE_CHECKING:
 
     Place = tuple[str, int]
 
-MAX_OPENED = 4096  # sockets in the life of a proxy
+_IPV6_FREEBIND = 78  # in the kernel's headers, not in Python's
 LENT = 2  # descriptors that every proxy gets: its settings and its log
 BACKLOG = 1024  # clients that connect at once, or while the proxy starts
 
@@ -58,10 +61,15 @@ class ProxyProcess:
         protocol.close_all(lent)
         self._poller: poll | None = None
         self._is_inside = False  # whether this process is in the sandbox's network namespace
-        self._opened = 0
 
     def listen(self, places: Sequence[Place]) -> None:
         """Give the proxy listening sockets of the network namespace that this process is in now."""
+        for address in {address for address, _ in places if not _is_loopback(address)}:
+            try:
+                namespaces.add_loopback_address(address)
+            except OSError:
+                # No machine can have this address, such as one of multicast. Programs that know the proxy can still ask for it.
+                continue
         send_listeners(self.way, places)
         self._is_inside = True
 
@@ -76,9 +84,8 @@ class ProxyProcess:
             return
         try:
             request = self.way.recv(OPEN.size + 1, MSG_DONTWAIT)
-            if len(request) == OPEN.size and self._opened < MAX_OPENED and self._is_inside:
-                self._opened += 1
-                self._open(request)
+            if len(request) == OPEN.size:
+                self._send_listener(request)
                 return
         except OSError:
             # The proxy has gone, or does not read what it asked for.
@@ -86,23 +93,35 @@ class ProxyProcess:
         if self._poller is not None:
             self._poller.unregister(descriptor)
 
-    def _open(self, request: bytes) -> None:
-        from corral.containment.network.name_addresses import address_of_number  # noqa: PLC0415  few sandboxes need it
-
-        ancillary: list[tuple[int, int, bytes]] = []
-        listener = socket(AF_INET, SOCK_STREAM)
+    def _send_listener(self, request: bytes) -> None:
+        """Answer with a socket or without one. The proxy serves nobody until it has an answer."""
+        listener = self._open(*OPEN.unpack(request))
+        if listener is None:
+            self.way.send(request, MSG_NOSIGNAL | MSG_DONTWAIT)
+            return
         try:
-            number, port = OPEN.unpack(request)
-            listener.bind((address_of_number(number), port))
-            listener.listen(BACKLOG)
-            ancillary.append((SOL_SOCKET, SCM_RIGHTS, listener.fileno().to_bytes(4, byteorder)))
-        except (OSError, ValueError):
-            # A command listens there already. The proxy gets its answer without a socket, and uses another address.
-            ancillary.clear()
-        try:
+            ancillary = [(SOL_SOCKET, SCM_RIGHTS, listener.fileno().to_bytes(4, byteorder))]
             self.way.sendmsg((request,), ancillary, MSG_NOSIGNAL | MSG_DONTWAIT)
         finally:
             listener.close()
+
+    def _open(self, number: int, port: int) -> socket | None:
+        """Listen on the address with a number, or return None if a command listens there already."""
+        from corral._lib.network.name_addresses import address_of_number  # noqa: PLC0415  few sandboxes need it
+
+        if not self._is_inside:
+            return None
+        try:
+            listener = socket(AF_INET, SOCK_STREAM)
+        except OSError:
+            return None
+        try:
+            listener.bind((address_of_number(number), port))
+            listener.listen(BACKLOG)
+        except (OSError, ValueError):
+            listener.close()
+            return None
+        return listener
 
 
 class OnDemandProxy:
@@ -188,19 +207,34 @@ def send_listeners(way: socket, places: Sequence[Place]) -> None:
     They are the proxy's own, the responder's for DNS, and those of granted names and local ports.
     """
     for kind, place in ((SOCK_STREAM, (HOST, PORT)), (SOCK_DGRAM, RESOLVER), *((SOCK_STREAM, each) for each in places)):
-        listener = socket(AF_INET, kind)
+        try:
+            listener = socket(AF_INET6 if ":" in place[0] else AF_INET, kind)
+        except OSError as error:
+            if error.errno != EAFNOSUPPORT:
+                raise
+            # This kernel has no IPv6.
+            continue
         try:
             if kind == SOCK_STREAM:
                 listener.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
+            if listener.family == AF_INET6:
+                # The kernel takes an address that was just added into use a moment later.
+                listener.setsockopt(IPPROTO_IPV6, _IPV6_FREEBIND, 1)
             listener.bind(place)
             if kind == SOCK_STREAM:
                 listener.listen(BACKLOG)
             protocol.send(way, b"listen", (listener.fileno(),))
-        except PermissionError:
-            # In a namespace of bubblewrap's own, an ordinary user may not bind ports below 1024. The kernel refuses clients there.
-            continue
+        except OSError as error:
+            # In a namespace of bubblewrap's own, an ordinary user may not bind ports below 1024, nobody can add addresses, and a
+            # kernel may have no IPv6 there. The kernel refuses clients at such a place.
+            if error.errno not in (EACCES, EPERM, EADDRNOTAVAIL, EINVAL):
+                raise
         finally:
             listener.close()
+
+
+def _is_loopback(address: str) -> bool:
+    return address == "::1" or address.startswith("127.")
 
 
 def _fork_proxy(way: socket, lent: Sequence[int], listeners: Sequence[int], *, waits: bool = False) -> int:

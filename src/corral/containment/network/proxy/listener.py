@@ -15,10 +15,10 @@ from select import POLLIN, poll
 from socket import SOCK_DGRAM, socket
 from time import sleep
 
+from corral._lib.network.name_addresses import is_name_address
 from corral.containment import protocol
 from corral.containment.kernel import capabilities, landlock, process_tree
-from corral.containment.network.name_addresses import is_name_address
-from corral.containment.network.proxy import OPEN
+from corral.containment.network.proxy import HOST, OPEN
 from corral.containment.network.proxy.connection import ClientConnection
 from corral.containment.network.proxy.connection_log import ConnectionLog
 from corral.containment.network.proxy.hold import Holds
@@ -104,16 +104,18 @@ class Server:
             for number, _ in self._poller.poll():
                 if number in self._responders:
                     self._responders[number].serve()
-                elif number != self._keeper.fileno():
+                elif number == self._keeper.fileno():
+                    if not self._receive_sockets()[0]:
+                        return
+                # A query that was answered just now may have closed it.
+                elif number in self._listeners:
                     self._accept(self._listeners[number])
-                elif not self._receive_socket()[0]:
-                    return
 
-    def _receive_socket(self) -> tuple[bytes, bool]:
-        """Receive a message of the keeper. Return it, and whether a socket came with it."""
+    def _receive_sockets(self) -> tuple[bytes, Sequence[int]]:
+        """Receive a message of the keeper, and serve the sockets that came with it."""
         message, descriptors = protocol.receive(self._keeper)
         self.add(descriptors)
-        return message, bool(descriptors)
+        return message, descriptors
 
     def add(self, descriptors: Sequence[int]) -> None:
         """Accept on these listening sockets, or answer DNS queries on them."""
@@ -134,21 +136,33 @@ class Server:
             if len(self._listeners) + len(ports) > self._descriptors // 2 or not self._names.has_room:
                 return ""
             number = self._names.next_number()
+            opened: list[int] = []
             # A command may listen on one of the ports already. Then the name gets another address.
-            if all(self._open(number, port) for port in ports):
+            for port in ports:
+                found = self._open(number, port)
+                opened += found
+                if not found:
+                    self._close(opened)
+                    break
+            else:
                 return self._names.assign(name, number)
         return ""
 
-    def _open(self, number: int, port: int) -> bool:
+    def _open(self, number: int, port: int) -> Sequence[int]:
         request = OPEN.pack(number, port)
         self._keeper.send(request)
         while True:
-            message, is_open = self._receive_socket()
+            message, descriptors = self._receive_sockets()
             if not message:
                 raise EOFError
             # Sockets that the keeper sent on its own may come first.
             if message == request:
-                return is_open
+                return descriptors
+
+    def _close(self, descriptors: Sequence[int]) -> None:
+        for descriptor in descriptors:
+            self._poller.unregister(descriptor)
+            self._listeners.pop(descriptor).close()
 
     def _accept(self, listener: socket) -> None:
         try:
@@ -171,7 +185,7 @@ class Server:
             self._refuse(client, self._shortage(f"there are {room} connections already"))
             return
         try:
-            start_new_thread(self._serve_client, (client, *listener.getsockname()))
+            start_new_thread(self._serve_client, (client, *listener.getsockname()[:2]))
         except RuntimeError:
             self._count_down()
             self._refuse(client, "no more threads can be started")
@@ -209,9 +223,13 @@ class Server:
 
     def _serve_client(self, client: socket, address: str, port: int) -> None:
         try:
+            if (address, port) in self._names.granted_addresses:
+                ClientConnection(client, self._context, (address, port)).serve()
+                return
             if not is_name_address(address):
+                # Also by its IPv6 address: a local port is one service of the host, which has one name in the log.
                 is_local = port in self._context.local
-                ClientConnection(client, self._context, (address, port) if is_local else None).serve()
+                ClientConnection(client, self._context, (HOST, port) if is_local else None).serve()
                 return
             name = self._names.name(address)
             # Without a name, the address was not given to any program.

@@ -9,8 +9,8 @@ from _socket import MSG_DONTWAIT
 from time import monotonic
 
 from corral._lib.network import network_grants
+from corral._lib.network.name_addresses import MAX_WILDCARD_NAMES, is_name_address
 from corral._lib.records import Record, frozen
-from corral.containment.network.name_addresses import MAX_WILDCARD_NAMES, is_name_address
 from corral.containment.network.proxy.connection_log import NAME_REFUSED
 
 TYPE_CHECKING = False
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from socket import socket
 
-    from corral.containment.network.name_addresses import NameAddresses
+    from corral._lib.network.name_addresses import NameAddresses
 
 MAX_QUERY = 512
 A, PTR, AAAA = 1, 12, 28

@@ -42,17 +42,24 @@ class NameAddresses:
         self._names: dict[str, str] = {}
         self._last = 0
         self._allowed: set[tuple[str, int]] = set()
+        self.granted_addresses: set[tuple[str, int]] = set()
         for text in granted:
-            name = text.rpartition(":")[0]
-            is_other = network_grants.is_loopback_name(name) or network_grants.is_address(name.strip("[]"))
-            if not is_other and not name.startswith("*.") and name not in self._addresses:
+            name, port = network_grants.parse_authority(text.removeprefix("*."))
+            if network_grants.is_address(name):
+                if name != "::1" and not name.startswith("127."):
+                    self.granted_addresses.add((name, port))
+            elif (
+                not text.startswith("*.") and not network_grants.is_loopback_name(name) and name not in self._addresses
+            ):
                 self.assign(name, self.next_number())
         self._fixed = len(self._addresses)
 
     def next_number(self) -> int:
-        """Return the number of an address that was not returned before."""
-        self._last += 1
-        return self._last
+        """Return the number of an address that stands for no name. The same one comes again only after all others."""
+        while True:
+            self._last = self._last % _MAX_NUMBER + 1
+            if address_of_number(self._last) not in self._names:
+                return self._last
 
     def assign(self, name: str, number: int) -> str:
         """Give a name the address with a number, and return the address."""
@@ -64,7 +71,7 @@ class NameAddresses:
     @property
     def has_room(self) -> bool:
         """True if another name below a wildcard may get an address."""
-        return len(self._addresses) - self._fixed < MAX_WILDCARD_NAMES and self._last < _MAX_NUMBER
+        return len(self._addresses) - self._fixed < MAX_WILDCARD_NAMES
 
     def address(self, name: str) -> str:
         """Return the address of a canonical name, or ""."""
@@ -84,8 +91,9 @@ class NameAddresses:
         return sorted(granted | {port for allowed, port in tuple(self._allowed) if allowed == name})
 
     def listeners(self) -> tuple[tuple[str, int], ...]:
-        """Return the addresses and ports of the names that are granted as such."""
-        return tuple((address, port) for name, address in self._addresses.items() for port in self.ports(name))
+        """Return the addresses and ports of the names that are granted as such, and the granted addresses themselves."""
+        named = ((address, port) for name, address in self._addresses.items() for port in self.ports(name))
+        return (*named, *((address, port) for address, port in sorted(self.granted_addresses)))
 
     def hosts_file(self, original: str, own_names: Iterable[str]) -> str:
         """Return the text of /etc/hosts inside: the granted names, then this machine's own from the original.
