@@ -175,7 +175,7 @@ def test_no_message_breaks_the_listener(body: bytes, kind: int) -> None:
         pytest.param('blockers=fs.read_file path="/root/.ssh/id_rsa"', ("hidden", "/root/.ssh/id_rsa", ""), id="a key"),
         pytest.param(
             "blockers=net.connect_tcp daddr=192.0.2.1 dest=443",
-            ("network", "192.0.2.1:443", "containment.network = 'on'"),
+            ("network", "192.0.2.1:443", 'containment.network = ["192.0.2.1:443"]'),
             id="a connection",
         ),
         pytest.param("blockers=net.bind_tcp src=80", ("network", "80", "containment.network = 'on'"), id="a port"),

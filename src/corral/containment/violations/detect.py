@@ -11,6 +11,7 @@ import os
 from corral._lib.network import network_grants
 from corral._lib.network.listening_sockets import listening_users
 from corral._lib.network.local_ports import never_granted
+from corral._lib.network.name_addresses import NameAddresses, is_name_address
 from corral.containment.violations import error_patterns
 from corral.containment.violations.removed_variables import missed_variables
 from corral.containment.violations.visibility import CommandView, grantable_violation
@@ -102,6 +103,8 @@ class _MessageReader:
             host = error_patterns.host_in(line)
             if not error_patterns.is_loopback(host):
                 yield unreachable(host, self.view.config, inferred=True)
+        elif self.view.config.containment.destinations and (other := self._other_port(line)) is not None:
+            yield other
         else:
             error = error_patterns.refusal_in(line)
             if error:
@@ -140,6 +143,24 @@ class _MessageReader:
             )
         grant = f"containment.local = [{port}]"
         return grantable_violation("network", target, detail, "Start the server inside", grant, inferred=True)
+
+    def _other_port(self, line: str) -> Violation | None:
+        """Return the violation of a connection to a granted host at a port that is not granted: nothing listens there."""
+        containment = self.view.config.containment
+        grants = network_grants.Grants(containment.destinations)
+        try:
+            host, port = network_grants.parse_authority(error_patterns.unanswered_host_in(line))
+        except ValueError:
+            return None
+        # Some programs print the address that stands for the name.
+        host = (NameAddresses(containment.destinations).name(host) if is_name_address(host) else "") or host
+        if grants.covering(host, port) or not grants.covers(host, None):
+            return None
+        place = network_grants.format_destination(host, port)
+        instead, grant = "Use a granted port", f'containment.network = ["{place}"]'
+        return grantable_violation(
+            "network", place, "it is granted at another port only", instead, grant, inferred=True
+        )
 
     def _closed_call(self, call: str) -> Iterator[Violation]:
         why, needs_root = error_patterns.CALLS[call]
@@ -191,7 +212,16 @@ def unreachable(host: str, config: SandboxConfig, *, inferred: bool) -> Violatio
         grant = "containment.network"
         if _is_granted(host, config):
             return Violation("network", host, detail, f"{instead}.", inferred=inferred)
-    return grantable_violation("network", host, detail, instead, grant, inferred=inferred)
+        instead = "Use files in the project or a granted destination"
+    return grantable_violation("network", host, detail, instead, _grant_of(host) or grant, inferred=inferred)
+
+
+def _grant_of(host: str) -> str:
+    """Return the grant of a host and a port, or "" if a message has no port."""
+    try:
+        return f'containment.network = ["{network_grants.parse_grant(host)}"]'
+    except ValueError:
+        return ""
 
 
 def with_ports(found: Iterable[Violation], guessed: Iterable[Violation]) -> tuple[Violation, ...]:

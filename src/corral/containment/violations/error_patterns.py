@@ -142,10 +142,14 @@ HOSTS = tuple(
         rf"bad address [‘'\"]{_HOST}",
         rf"getaddrinfo (?:EAI_AGAIN|ENOTFOUND) {_HOST}",
         rf"UnknownHostException: {_HOST}",
-        rf"connect ENETUNREACH {_HOST}",
-        rf"connect to host {_HOST} port (\d+)",
-        r"failed to connect to ([\w.-]+)(?: \([^)]*\))? port (\d+)",
-        r"failed to connect to ([\w.-]+)()",
+        rf"connect E(?:NETUNREACH|CONNREFUSED) {_HOST}",
+        rf"connect to (?:host )?{_HOST}(?: \([^)]*\))? port (\d+)",
+        rf"failed to connect to {_HOST}()",
+        rf"connection to server at \"{_HOST}\"(?: \([^)]*\))?, port (\d+)",
+        rf"could not connect to \w+ at {_HOST}",
+        rf"can't connect to [\w ]+ on ['\"]{_HOST}",
+        rf"connection to {_HOST} refused",
+        r"connecting to ([\w.-]+) \([^)]*\)\|[^|]*\|:(\d+)",
         r"connecting to ([\w.-]+?):(\d+)",
         r"connecting to ([\w.-]+) \(",
         rf"HTTPS?Connection(?:Pool)?\(host='{_HOST}', port=(\d+)",
@@ -195,6 +199,8 @@ def has_no_network(line: str) -> bool:
 
 
 def _without_port(host: str) -> str:
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
     return host.rpartition(":")[0] if host.count(":") == 1 else host
 
 
@@ -208,9 +214,14 @@ def host_in(line: str) -> str:
     for said in HOSTS:
         found = said.search(line)
         if found:
-            host, *port = found.groups()
-            return ":".join(part.strip("[]") for part in (host, *port) if part)
+            host, *port = (part.strip("[]") for part in found.groups() if part)
+            return ":".join((f"[{host}]" if ":" in host and port else host, *port))
     return ""
+
+
+def unanswered_host_in(line: str) -> str:
+    """Return the host and port at which no server answered, as a line reports it, or ""."""
+    return host_in(line) if any(text in line.lower() for text in NOT_ANSWERED) else ""
 
 
 def local_port_in(line: str) -> int:
