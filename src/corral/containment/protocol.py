@@ -30,6 +30,7 @@ NEW, SWEEP, MAP, LIMIT_HITS, MOUNT_OVERLAY, UNMOUNT_OVERLAY = 1, 2, 10, 12, 13, 
 READY, RUN, KILL, SIGNAL, DRAINED, EXITED, ENDED = 3, 4, 5, 6, 7, 8, 9  # host to warden and back
 TERMINAL = 11  # warden to host, with the descriptor of a terminal's master end
 REMOUNT = 16  # host to keeper and back, with the mount namespace of a warden
+PUBLISH = 18  # host to keeper and back, with a port inside, a listening socket of the host, and a pipe that ends the publishing
 FACTS = 17  # keeper to host, after READY: the layers and the places of control groups that it has tried
 OUTPUT = 15  # warden to host, and once more with the read ends of the output pipes
 

@@ -305,6 +305,16 @@ class Pool:
                     return False
             return True
 
+    def publish(self, port: int, listener: int, lives: int) -> int:
+        """Have the keeper forward a listening socket to a port of the sandbox. Returns the errno of a failure, or 0."""
+        with self._keeper_lock:
+            keeper = self._started_keeper()
+            try:
+                return keeper.ask(protocol.COUNT.pack(protocol.PUBLISH, port), (listener, lives))[0]
+            except (OSError, protocol.ProtocolError):
+                self._drop_keeper()
+                return EIO
+
     def _make(self, place: str = "") -> WardenClient:
         """Make a warden for the project, or for the workspace of a transaction."""
         error = ""

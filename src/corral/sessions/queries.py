@@ -30,10 +30,19 @@ class SessionFacts(Record):
     pid: int
     processes: tuple[Mapping[str, Any], ...]
     ports: tuple[int, ...] = ()  # of the session's loopback, on which a process listens
+    published: tuple[Mapping[str, Any], ...] = ()  # port inside, port of this machine, or 0 and why it cannot be published
+
+    def published_texts(self) -> list[str]:
+        """Return each published port with its address, or with the reason why it has none."""
+        return [
+            f"{one['port']} at http://127.0.0.1:{one['at']}" if one["at"] else f"{one['port']} not published: {one['why']}"
+            for one in self.published
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the facts as JSON-ready data."""
         own = {"root": self.root, "session": self.session, "pid": self.pid, "ports": list(self.ports)}
+        own["published"] = [dict(each) for each in self.published]
         return {**own, "processes": [dict(each) for each in self.processes]}
 
 
@@ -64,10 +73,8 @@ def running_sessions(environ: Mapping[str, str], root: str = "") -> list[Session
         elif answer[0] == protocol.FACTS:
             facts = answer[1]
             if not root or facts["root"] == root:
-                processes = tuple(facts["processes"])
-                found.append(
-                    SessionFacts(path, facts["root"], facts["session"], facts["pid"], processes, tuple(facts["ports"]))
-                )
+                about = (tuple(facts[name]) for name in ("processes", "ports", "published"))
+                found.append(SessionFacts(path, facts["root"], facts["session"], facts["pid"], *about))
     return found
 
 

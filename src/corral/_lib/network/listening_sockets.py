@@ -1,6 +1,8 @@
-"""Finds the users that listen on a port of this machine's loopback."""
+"""Finds the users and the processes that listen on a port of this machine's loopback."""
 
 from __future__ import annotations
+
+import os
 
 _LISTEN = "0A"
 # As /proc/net shows them: loopback and every address, also in IPv6 form.
@@ -15,6 +17,26 @@ _ADDRESSES = {
 
 def listening_users(address: str, port: int) -> list[int]:
     """Return the users whose sockets listen on a loopback address and a port."""
+    return [int(row[7]) for row in _rows(address, port)]
+
+
+def listening_process(port: int, address: str = "127.0.0.1") -> str:
+    """Return the program and the process that listen on a port, for a message; "" where the kernel does not tell."""
+    sockets = {f"socket:[{row[9]}]" for row in _rows(address, port)}
+    for process in filter(str.isdigit, os.listdir("/proc") if sockets else ()):
+        try:
+            if any(os.readlink(f"/proc/{process}/fd/{each}") in sockets for each in os.listdir(f"/proc/{process}/fd")):
+                with open(f"/proc/{process}/comm", encoding="utf-8", errors="replace") as file:
+                    name = "".join(each if each.isprintable() else "?" for each in file.read().strip())
+                    return f"{name} (process {process})"
+        except OSError:
+            # It belongs to another user, or has ended.
+            continue
+    return ""
+
+
+def _rows(address: str, port: int) -> list[list[str]]:
+    """Return the fields of the sockets that listen on a port, as /proc/net shows them."""
     places = {f"{known}:{port:04X}" for known in _ADDRESSES[address]}
     found = []
     for name in ("tcp", "tcp6"):
@@ -24,5 +46,5 @@ def listening_users(address: str, port: int) -> list[int]:
         except OSError:
             # This kernel has no IPv6.
             continue
-        found += [int(row[7]) for row in rows if len(row) > 7 and row[3] == _LISTEN and row[1] in places]
+        found += [row for row in rows if len(row) > 9 and row[3] == _LISTEN and row[1] in places]
     return found

@@ -235,6 +235,13 @@ def port_number(text: str) -> int:
     return int(text)
 
 
+def own_port(text: str) -> int:
+    """Parse a TCP port that a program chose, so not 0."""
+    if not port_number(text):
+        raise argparse.ArgumentTypeError("0 is not a port")
+    return int(text)
+
+
 ROOT = argument("--root DIR", "Use this project (default: .).", default=".")
 BACKEND = argument(
     "--backend NAME",

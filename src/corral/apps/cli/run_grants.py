@@ -6,6 +6,7 @@ Options like --network ask for such grants. Without a terminal, or without a cle
 from __future__ import annotations
 
 import os
+import sys
 
 from corral._lib.network.network_grants import Grants, parse_grant
 from corral._lib.terminal import Terminal, printable, terminal_of
@@ -49,6 +50,25 @@ def added_grants(before: SandboxConfig, after: SandboxConfig) -> list[KindAndTar
     found += [("local", f"port {port} of this machine's loopback") for port in new.local if port not in old.local]
     more = sorted(set(after.env_allowlist) - set(before.env_allowlist))
     return found + [("variable", name) for name in more]
+
+
+def without_taken_ports(config: SandboxConfig, named: Sequence[int]) -> SandboxConfig:
+    """Return the config without ports of the policy that this machine uses already, and say so. A port that the user names stays.
+
+    Otherwise one command that publishes a port would keep all others of the project from running.
+    """
+    from corral.containment.backend import UnusableError  # noqa: PLC0415  few policies publish ports
+    from corral.containment.network.publish_port import listen  # noqa: PLC0415
+
+    left = []
+    for port in config.containment.publish:
+        try:
+            if port not in named:
+                listen(port).close()
+            left.append(port)
+        except UnusableError as error:
+            print(f"corral: {printable(str(error))}; the command runs without it", file=sys.stderr)
+    return config.replace(containment=config.containment.replace(publish=tuple(left)))
 
 
 def ask(title: str, grants: list[KindAndTarget], config: SandboxConfig, *, may_ask: bool, instead: str) -> bool:

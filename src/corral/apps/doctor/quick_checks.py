@@ -58,6 +58,8 @@ def _sessions(root: str, environ: Mapping[str, str]) -> Iterator[Check]:
         kept = sum(bool(one["background"]) for one in running)
         ports = f", ports {', '.join(map(str, session.ports))}" if session.ports else ""
         text = f"{session.session}: {len(running)} running, {kept} of them in the background{ports}"
+        if published := session.published_texts():
+            text += f"; published: {', '.join(published)}"
         yield _check("session", OK, text, "corral ps" if running else "")
 
 

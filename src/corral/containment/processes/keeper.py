@@ -16,12 +16,13 @@ from time import monotonic, sleep
 from corral.containment import backend, layers, protocol
 from corral.containment.filesystem import persistent_scratch, scratch
 from corral.containment.kernel import cgroups, limits, mounts, namespaces, overlay, process_tree
-from corral.containment.kernel.layer import FORK, KEEPER
+from corral.containment.kernel.layer import KEEPER
 from corral.containment.kernel.limit_monitor import LimitMonitor, close_all_but
 from corral.containment.kernel.usage import Meter
 from corral.containment.plan import Plan, Step, WardenPlan
 from corral.containment.processes import warden
 from corral.containment.processes.bubblewrap_init import namespace_ids
+from corral.containment.processes.pid_namespace import fork_in_pid_namespace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -101,9 +102,9 @@ def _proxy(plan: Plan, lent: list[int]) -> Proxy:
 
 
 def _publisher(ports: tuple[int, ...]) -> PortPublisher:
-    from corral.containment.network.publish_port import PortPublisher  # noqa: PLC0415  few sandboxes need it
+    from corral.containment.network.publish_port import PortPublisher, listen  # noqa: PLC0415  few sandboxes need it
 
-    return PortPublisher(list(ports))
+    return PortPublisher({port: listen(port) for port in ports})
 
 
 def _enter(
@@ -231,6 +232,10 @@ class _Keeper:
             number = mounts.cover_again(descriptors, os.fsdecode(message[1:]).split("\0"))
             protocol.send(self.ctl, protocol.COUNT.pack(protocol.REMOUNT, number))
             return True
+        if message[:1] == bytes((protocol.PUBLISH,)):
+            number = self.publish(protocol.unpack_count(message, protocol.PUBLISH), descriptors)
+            protocol.send(self.ctl, protocol.COUNT.pack(protocol.PUBLISH, number))
+            return True
         protocol.close_all(descriptors)
         if not message:
             return False
@@ -263,6 +268,21 @@ class _Keeper:
         self.poller.unregister(descriptor)
         sock.close()
         del self.meters[descriptor]
+
+    def publish(self, port: int, descriptors: Sequence[int]) -> int:
+        """Forward a listening socket of the host to a port of the sandbox's loopback; return the errno of a failure, or 0."""
+        if "net" not in self.warden_plan.layers or (self.tool and not self.tool.is_nested):
+            protocol.close_all(descriptors)
+            return EOPNOTSUPP
+        from corral.containment.network.publish_port import publisher_of  # noqa: PLC0415  few sandboxes need it
+
+        try:
+            publisher = publisher_of(port, *descriptors)
+            publisher.start()
+            self.helpers.append(publisher)
+        except OSError as error:
+            return error.errno or EIO
+        return 0
 
     def change_overlay(self, kind: int, place: str) -> int:
         """Mount or unmount the overlay of a transaction; return the errno of a failure, or 0."""
@@ -352,7 +372,9 @@ class _Keeper:
         wait, go = os.pipe()
         try:
             if "pid" in warden_plan.layers:
-                pid, pidfd = self.fork_first_of_namespace(lambda: self.run_warden(ours, monitor, warden_plan, wait))
+                pid, pidfd = fork_in_pid_namespace(
+                    lambda: self.run_warden(ours, monitor, warden_plan, wait), warden_plan
+                )
             else:
                 pid = os.fork()
                 if pid == 0:
@@ -367,24 +389,6 @@ class _Keeper:
             # A warden that reads end of file before both bytes exits.
             protocol.close_all((go, wait))
         return pid, pidfd, pid
-
-    def fork_first_of_namespace(self, run: Callable[[], NoReturn]) -> tuple[int, int]:
-        """Fork a warden that is the first process of a new pid namespace."""
-        # By way of a child, since a process can unshare its children's pid namespace only once.
-        receiver, sender = socketpair(AF_UNIX, SOCK_SEQPACKET)
-        between = os.fork()
-        if between == 0:
-            _fork_in_new_namespace(sender, run, self.warden_plan)
-        sender.close()
-        try:
-            message, descriptors = protocol.receive(receiver)
-            os.waitpid(between, 0)
-        finally:
-            receiver.close()
-        number = protocol.unpack_count(message, protocol.NEW)
-        if not descriptors:
-            raise OSError(number, os.strerror(number))
-        return number, descriptors[0]
 
     def start_by_bubblewrap(
         self, ours: socket, monitor: LimitMonitor, group: cgroups.Group | None, warden_plan: WardenPlan
@@ -456,6 +460,7 @@ class _Keeper:
             if group.hits("memory"):
                 self.hits[self.above.get(pid, pid)] = protocol.TOO_MUCH_MEMORY
             group.remove()
+        self.helpers = [helper for helper in self.helpers if helper.pid != pid]
         pid = self.above.pop(pid, pid)
         for pidfd, known in self.wardens.items():
             if known == pid:
@@ -471,25 +476,3 @@ class _Keeper:
         process_tree.kill_and_reap_descendants(SWEEP_SECONDS)
         for group in self.groups.values():
             group.remove()
-
-
-def _fork_in_new_namespace(sender: socket, run: Callable[[], NoReturn], warden_plan: WardenPlan) -> NoReturn:
-    """Enter a pid namespace, fork its first process, send its pid and pidfd, and exit.
-
-    Where RLIMIT_NPROC limits processes, it also enters a user namespace: the kernel counts by user and namespace.
-    """
-    try:
-        if warden_plan.limits.counts_by_user:
-            process_tree.show()
-            namespaces.enter_user()
-        for layer in layers.of_stage(FORK, warden_plan):
-            layer.enter(warden_plan)
-        pid = os.fork()
-        if pid == 0:
-            sender.close()
-            run()
-        protocol.send(sender, protocol.COUNT.pack(protocol.NEW, pid), (os.pidfd_open(pid),))
-    except OSError as error:
-        protocol.send(sender, protocol.COUNT.pack(protocol.NEW, error.errno or 0))
-    finally:
-        os._exit(0)

@@ -17,6 +17,7 @@ from corral.apps.cli.run_log import RunLog
 from corral.apps.cli.session.command import ClientCommand, JudgedCall
 from corral.apps.cli.session.environment import client_environment, current_environment
 from corral.apps.cli.session.kept_process import KeptProcess
+from corral.apps.cli.session.published_ports import PublishedPorts
 from corral.apps.cli.shell_state import exported_names
 from corral.audit.audit_log import Log
 from corral.containment.network.listening_ports import listening_ports
@@ -61,6 +62,8 @@ class SessionCalls:
         self._old: list[Sandbox] = []  # with another policy; closed once their commands have ended
         self._running: dict[Sandbox, set[Process]] = {}
         self._kept: dict[str, KeptProcess] = {}
+        self._published = PublishedPorts()
+        self._policy_ports: tuple[int, ...] = ()
         self._umask = _umask()
         self._owner: tuple[int, int] | None = None
         self._asked: PendingCall | None = None
@@ -86,6 +89,8 @@ class SessionCalls:
             return self._start_kept(*rest)
         if kind == protocol.LIST:
             return (protocol.FACTS, self._facts())
+        if kind == protocol.PUBLISH:
+            return self._publish(*rest)
         process = self._process(str(rest[0])) if rest else None
         if process is None:
             return (protocol.REFUSED, "no process of this session has the id")
@@ -114,13 +119,29 @@ class SessionCalls:
             "pid": os.getpid(),
             "processes": facts,
             "ports": self._ports(),
+            "published": self._published.facts(),
         }
 
     def _ports(self) -> list[int]:
         """Return the ports of the session's loopback on which processes listen, without those of corral's proxy."""
         box = self._box
         keeper = None if box is None else box._pool.keeper_pid()
-        return [] if keeper is None else [port for port in listening_ports(keeper) if port != PORT]
+        if box is None or keeper is None:
+            return []
+        return [port for port in listening_ports(keeper) if port not in (PORT, *box.config.containment.local)]
+
+    def _publish(self, port: int, at: int, ends: bool, environ: dict[bytes, bytes]) -> tuple[Any, ...]:  # noqa: FBT001  as in the message
+        """Publish a port, or end that. Only the user's own processes can ask."""
+        try:
+            if ends:
+                return (protocol.FACTS, {"was_published": self._published.remove(int(port))})
+            with client_environment(environ):
+                config = config_of(self._options)
+                box = self._box_for(config)
+                place, taken = self._published.add(box, int(port), int(at))
+        except (CorralError, OSError) as error:
+            return (protocol.REFUSED, str(error))
+        return (protocol.FACTS, {"port": port, "at": place, "taken": taken})
 
     def _process(self, name: str) -> Process | None:
         with self._lock:
@@ -140,6 +161,7 @@ class SessionCalls:
             command = ClientCommand(*judged, self.ended)
             self._add(command)
             command.start(streams)
+            self._follow()
             return command
 
     def _start_pending(
@@ -169,6 +191,7 @@ class SessionCalls:
         command = ClientCommand(*judged, self.ended)
         self._add(command)
         command.start(streams, f"{user_directory('state', os.environ)}/pending/{name}")
+        self._follow()
         return command
 
     def _judge_own(self, wanted: Mapping[str, Any], umask: int) -> tuple[Sandbox, JudgedCall] | None:
@@ -196,6 +219,7 @@ class SessionCalls:
                 for old in [name for name, each in self._kept.items() if not each.is_running][:-MAX_ENDED]:
                     del self._kept[old]
             process.start()
+            self._follow()
             return (protocol.STARTED, process.id)
 
     def _has_attributes(self, umask: object) -> bool:
@@ -234,7 +258,10 @@ class SessionCalls:
 
     def _box_for(self, config: SandboxConfig) -> Sandbox:
         """Return the sandbox under this policy. If the policy has changed, new commands get a new one."""
-        own = config.replace(timeout_seconds=None)
+        # The session itself publishes ports: they stay when the sandbox is replaced, and a taken one refuses no command.
+        containment = config.containment
+        own = config.replace(timeout_seconds=None, containment=containment.replace(publish=()))
+        self._policy_ports = tuple(containment.publish)
         box = self._box
         if box is not None and own == self._config and not self._is_outdated(box):
             return box
@@ -267,6 +294,13 @@ class SessionCalls:
         for box in boxes:
             if box._holding.replaced():
                 self._unrepaired(box)
+        self._follow()
+
+    def _follow(self) -> None:
+        """Have the ports published in the present sandbox."""
+        box = self._box
+        if box is not None and box._pool.keeper_pid() is not None and (self._policy_ports or not self._published.is_empty):
+            self._published.follow(box, self._policy_ports)
 
     def _add(self, process: Process) -> None:
         with self._lock:
@@ -297,6 +331,7 @@ class SessionCalls:
 
     def close(self) -> None:
         """End everything."""
+        self._published.close()
         with self._lock:
             for box in (*self._old, *([] if self._box is None else [self._box])):
                 box.close()

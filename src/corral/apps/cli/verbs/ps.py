@@ -59,6 +59,8 @@ def _lines(session: SessionFacts, terminal: Terminal) -> Iterator[str]:
     ports = f" {dot} ports {', '.join(map(str, session.ports))}" if session.ports else ""
     head = terminal.paint("head", printable(session.session))
     yield f"{head} {dot} {printable(session.root)} {dot} process {session.pid}{ports}"
+    for text in session.published_texts():
+        yield f"  published: {printable(text)}"
     for process in session.processes:
         head = f"  {process['id']}  {_state(dict(process)):<12} {_age(float(process['started_at'])):>6}  "
         yield head + clip(command_text(dict(process)), max(terminal.columns - len(head), 20), terminal.sign("cut"))

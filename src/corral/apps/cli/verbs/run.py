@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 
 from corral._lib.terminal import printable, terminal_of
-from corral.apps.cli.arguments import BACKEND, call_arguments, call_usage, check_call, port_number
+from corral.apps.cli import run_grants
+from corral.apps.cli.arguments import BACKEND, call_arguments, call_usage, check_call, own_port
 from corral.apps.cli.call import call_of, config_of, machine_of, uses_terminal
 from corral.apps.cli.questions.approver import Approver
 from corral.apps.cli.questions.held_connections import HeldConnections
@@ -31,12 +31,6 @@ if TYPE_CHECKING:
     from corral.policy.config import SandboxConfig
 
 
-def _own_port(text: str) -> int:
-    if not port_number(text):
-        raise argparse.ArgumentTypeError("0 is not a port")
-    return int(text)
-
-
 VERB = Verb(
     "run",
     "Run a command in the sandbox. Asks you first when a decision is yours.",
@@ -45,7 +39,7 @@ corral run -- pytest -q
 corral run --profile strict --shell 'pytest -q | tail -5'
 corral run --json --timeout 5 -- make | jq .exit_code
 corral run --tty -- bash
-corral run --background -- npm run dev
+corral run --background --publish 3000 -- npm run dev
 """,
     notes="""\
 The workspace profile runs only where every layer of containment is available. The strict profile runs with the layers
@@ -78,14 +72,14 @@ prints one JSON object when the command has ended.
             "--local PORT",
             "Let commands reach a port of this machine's loopback for this run. Asks you on the terminal.",
             action="append",
-            type=_own_port,
+            type=own_port,
             default=[],
         ),
         argument(
             "--publish PORT",
             "Publish a port of the sandbox on this machine's loopback for this run. Asks you on the terminal.",
             action="append",
-            type=_own_port,
+            type=own_port,
             default=[],
         ),
         argument(
@@ -103,8 +97,8 @@ def check_arguments(options: Options, extra: list[str]) -> None:
     """Require one command."""
     if options.tty and options.json:
         raise UsageError("--tty shows the command live and --json captures it; give only one of them")
-    if options.background and (options.tty or options.network or options.publish or options.agent is not None):
-        raise UsageError("a background command can have neither a terminal nor openings of its own")
+    if options.background and (options.tty or options.network or options.local or options.agent is not None):
+        raise UsageError("a background command can have neither a terminal nor openings of its own, except --publish")
     check_call(options, extra)
 
 
@@ -153,6 +147,9 @@ def run_call(options: Options, pending: PendingCall | None = None, state_file: s
         is_shown=uses_terminal(options),
         host=approver.host,
     )
+    if config.containment.publish and config.containment.network != "on":
+        config = run_grants.without_taken_ports(config, options.publish)
+        _show_addresses(options)
     with Sandbox(config=config, on_ask=on_ask, on_result=log.result, on_hold=held.on_hold) as box:
         try:
             if pending is not None and pending.in_transaction:
@@ -185,6 +182,12 @@ def run_call(options: Options, pending: PendingCall | None = None, state_file: s
     if refused_later:
         print(f"corral: {allow_line(refused_later)}", file=sys.stderr)
     return exit_status(result)
+
+
+def _show_addresses(options: Options) -> None:
+    if not options.json:
+        for port in dict.fromkeys(options.publish):
+            print(f"corral: port {port} of the sandbox is at http://127.0.0.1:{port}", file=sys.stderr)
 
 
 def _wants_grants(options: Options, config: SandboxConfig) -> bool:
