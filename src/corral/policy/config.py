@@ -202,6 +202,7 @@ class SandboxConfig(Record):
     env_allowlist: Collection[str] = DEFAULT_ENV_ALLOWLIST
     host_questions: Collection[str] = ()  # hosts whose prompt may answer, of ASKING_HOSTS
     sessions: bool = False  # whether hooks run an agent's commands in a session
+    publish: Collection[int] = ()  # ports that each session publishes
     signing_keys: tuple[str, ...] = ()  # of SSH or gpg, that sign the commits and tags of commands
     containment: Containment = Containment()
     limits: Limits = Limits()
@@ -229,6 +230,7 @@ class SandboxConfig(Record):
             "environment",
             "host_questions",
             "sessions",
+            "publish",
             "signing_keys",
         ):
             name = CONFIG_FIELDS.get(key, key)

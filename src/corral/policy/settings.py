@@ -114,6 +114,9 @@ SETTINGS = {
         "Run the commands of an agent in a session: one sandbox for all of them, instead of one for each. Only your own policy file may set this.",
         (True, False),
     ),
+    "publish": SettingSpec(
+        "ports", "grants", "Ports that each session publishes on this machine's loopback, for the user's browser: inside PORT, outside 127.0.0.1:PORT.",
+    ),
     "signing_keys": SettingSpec(
         "keys", "owner",
         "Keys with which corral signs the commits and tags of commands: the path of an SSH key, or gpg: and the fingerprint of a gpg key. The first "

@@ -282,9 +282,9 @@ class Pool:
                 self._drop_keeper()
 
     def keeper_pid(self) -> int | None:
-        """Return the pid of the keeper, if there is one."""
+        """Return the pid of the keeper, if there is one that is ready: before, it is in the namespaces of the host."""
         keeper = self._keeper
-        return None if keeper is None or not keeper.pid else keeper.pid
+        return None if keeper is None or not keeper.backend else keeper.pid
 
     def remount(self, paths: Sequence[str]) -> bool:
         """Make paths that were replaced outside read-only again for every running command. Returns false if that is not possible."""

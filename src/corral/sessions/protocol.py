@@ -17,7 +17,7 @@ VERSION = 1  # another version is refused, and the call runs without a session
 # Requests of a client. The first message of a connection is one of these.
 RUN_PENDING, RUN, START = "run-pending", "run", "start"
 LIST, LOGS, INPUT, STOP, HOOK = "list", "logs", "input", "stop", "hook"
-PUBLISH = "publish"  # a port inside, one of this machine or 0, whether that ends, and the environment
+PUBLISH = "publish"  # a port inside, one of this machine or 0, and whether that ends
 SIGNAL = "signal"  # a later message of the client: a signal for the command
 # Answers of the service.
 NOT_HERE = "not-here"  # nothing was started and nothing will be: the client runs the call without a session

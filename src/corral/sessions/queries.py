@@ -30,12 +30,16 @@ class SessionFacts(Record):
     pid: int
     processes: tuple[Mapping[str, Any], ...]
     ports: tuple[int, ...] = ()  # of the session's loopback, on which a process listens
-    published: tuple[Mapping[str, Any], ...] = ()  # port inside, port of this machine, or 0 and why it cannot be published
+    published: tuple[
+        Mapping[str, Any], ...
+    ] = ()  # port inside, port of this machine, or 0 and why it cannot be published
 
     def published_texts(self) -> list[str]:
         """Return each published port with its address, or with the reason why it has none."""
         return [
-            f"{one['port']} at http://127.0.0.1:{one['at']}" if one["at"] else f"{one['port']} not published: {one['why']}"
+            f"{one['port']} at http://127.0.0.1:{one['at']}"
+            if one["at"]
+            else f"{one['port']} not published: {one['why']}"
             for one in self.published
         ]
 

@@ -99,6 +99,8 @@ def test_user_at_the_terminal_decides(owner: Owner, answer: bytes, status: int) 
         "corral stop",
         "corral session start",
         "corral attach 3f2a",
+        "corral publish 3000",
+        "corral run --background --publish 3000 -- npm run dev",
     ],
 )
 def test_agent_cannot_run_it(owner: Owner, command: str) -> None:

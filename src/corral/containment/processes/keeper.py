@@ -26,7 +26,7 @@ from corral.containment.processes.pid_namespace import fork_in_pid_namespace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from typing import NoReturn
 
     from corral.containment.network.proxy_process import OnDemandProxy, ProxyProcess

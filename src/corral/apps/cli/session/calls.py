@@ -126,18 +126,17 @@ class SessionCalls:
         """Return the ports of the session's loopback on which processes listen, without those of corral's proxy."""
         box = self._box
         keeper = None if box is None else box._pool.keeper_pid()
-        if box is None or keeper is None:
-            return []
-        return [port for port in listening_ports(keeper) if port not in (PORT, *box.config.containment.local)]
+        if box is None or keeper is None or box.config.containment.network == "on":
+            return []  # without a network of its own, they would be those of this machine
+        return [port for port in listening_ports(keeper) if port not in (PORT, *box.config.containment.local_ports)]
 
-    def _publish(self, port: int, at: int, ends: bool, environ: dict[bytes, bytes]) -> tuple[Any, ...]:  # noqa: FBT001  as in the message
+    def _publish(self, port: int, at: int, ends: bool) -> tuple[Any, ...]:
         """Publish a port, or end that. Only the user's own processes can ask."""
         try:
             if ends:
                 return (protocol.FACTS, {"was_published": self._published.remove(int(port))})
-            with client_environment(environ):
-                config = config_of(self._options)
-                box = self._box_for(config)
+            with client_environment(current_environment()):
+                box = self._box or self._box_for(config_of(self._options))
                 place, taken = self._published.add(box, int(port), int(at))
         except (CorralError, OSError) as error:
             return (protocol.REFUSED, str(error))
@@ -258,10 +257,9 @@ class SessionCalls:
 
     def _box_for(self, config: SandboxConfig) -> Sandbox:
         """Return the sandbox under this policy. If the policy has changed, new commands get a new one."""
-        # The session itself publishes ports: they stay when the sandbox is replaced, and a taken one refuses no command.
-        containment = config.containment
-        own = config.replace(timeout_seconds=None, containment=containment.replace(publish=()))
-        self._policy_ports = tuple(containment.publish)
+        # Published ports stay when the sandbox is replaced.
+        own = config.replace(timeout_seconds=None, publish=())
+        self._policy_ports = tuple(config.publish)
         box = self._box
         if box is not None and own == self._config and not self._is_outdated(box):
             return box
@@ -299,7 +297,11 @@ class SessionCalls:
     def _follow(self) -> None:
         """Have the ports published in the present sandbox."""
         box = self._box
-        if box is not None and box._pool.keeper_pid() is not None and (self._policy_ports or not self._published.is_empty):
+        if (
+            box is not None
+            and box._pool.keeper_pid() is not None
+            and (self._policy_ports or not self._published.is_empty)
+        ):
             self._published.follow(box, self._policy_ports)
 
     def _add(self, process: Process) -> None:

@@ -10,10 +10,14 @@ from corral.integrations.hooks.session_client import alias_name
 from corral.sessions.service import Service
 from corral.sessions.start_service import LISTENER, LOCK
 
+PROCESS_NAME = "corral-session"  # in lists of processes, and where a message names the process that uses a port
+
 
 def main(path: str, root: str, session: str) -> None:
     """Serve a session at a socket until it ends."""
     os.chdir("/")
+    with open("/proc/self/comm", "w", encoding="ascii") as file:
+        file.write(PROCESS_NAME)
     for descriptor in (LISTENER, LOCK):
         os.set_inheritable(descriptor, False)
     host, _, id_ = session.partition(":")

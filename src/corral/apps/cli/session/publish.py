@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from corral.audit.audit_log import Log
 from corral.model.errors import PolicyError
 from corral.sessions import protocol
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
 
 def publish(path: str, port: int, at: int, *, ends: bool = False) -> dict[str, Any]:
     """Have the session at a socket publish a port, or end that. Return its answer; raise PolicyError where it refuses."""
-    answer = ask(path, (protocol.PUBLISH, port, at, ends, dict(os.environb)))
+    answer = ask(path, (protocol.PUBLISH, port, at, ends))
     if answer is None:
         raise PolicyError("the session has ended")
     if answer[0] != protocol.FACTS:

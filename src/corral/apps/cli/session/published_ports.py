@@ -48,7 +48,9 @@ class _Published:
         finally:
             os.close(read_end)
         if number:
-            raise PolicyError(f"port {port} cannot be published: {os.strerror(number)}; the sandbox has no network of its own")
+            raise PolicyError(
+                f"port {port} cannot be published: {os.strerror(number)}; the sandbox has no network of its own"
+            )
         self.keeper = box._pool.keeper_pid() or 0
 
     def _end_forwarding(self) -> None:
@@ -93,12 +95,14 @@ class PublishedPorts:
         containment = box.config.containment
         if port == PORT:
             raise PolicyError(f"port {port} is the sandbox's own proxy, which cannot be published")
-        if port in containment.local:
+        if port in containment.local_ports:
             raise PolicyError(f"port {port} of this machine is open to the sandbox already; it can go one way only")
         if containment.network == "on":
             raise PolicyError("the policy opens the network, so this machine reaches every port without publishing")
         if port not in self._ports and len(self._ports) >= MAX_PORTS:
-            raise PolicyError(f"{MAX_PORTS} ports of the session are published already; end one: corral publish --end PORT")
+            raise PolicyError(
+                f"{MAX_PORTS} ports of the session are published already; end one: corral publish --end PORT"
+            )
 
     def remove(self, port: int) -> bool:
         """Stop publishing a port. Returns false if it was not published."""

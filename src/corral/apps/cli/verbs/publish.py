@@ -33,7 +33,7 @@ corral publish               lists the published ports
 A server in a session listens on the session's own loopback. This forwards the same port of this machine's loopback to
 it, or the next free one, and prints the address. Nothing outside this machine can connect, but every user of the machine
 can. It ends with the session. Without a session: `corral run --publish PORT`. To publish in each session, set
-`containment.publish` in your policy. An agent's command cannot publish a port.
+`publish` in your policy. An agent's command cannot publish a port.
 """,
     exit_codes="0; 1 the port was not published; 125 corral itself failed",
     arguments=(
@@ -67,7 +67,7 @@ def main(options: Options) -> int:
     if options.end:
         return _end(sessions, options)
     if why := why_not_owner(os.environ):
-        raise PolicyError(f"only a person at a terminal can publish a port, and {why}; set containment.publish in your own policy")
+        raise PolicyError(f"only a person at a terminal can publish a port, and {why}; set publish in your own policy")
     session = choose_session(sessions, options.port)
     log_publishing(config, options.port)
     facts = publish(session.path, options.port, options.at or 0)

@@ -6,7 +6,6 @@ import os
 import sys
 
 from corral._lib.terminal import printable, terminal_of
-from corral.apps.cli import run_grants
 from corral.apps.cli.arguments import BACKEND, call_arguments, call_usage, check_call, own_port
 from corral.apps.cli.call import call_of, config_of, machine_of, uses_terminal
 from corral.apps.cli.questions.approver import Approver
@@ -148,6 +147,8 @@ def run_call(options: Options, pending: PendingCall | None = None, state_file: s
         host=approver.host,
     )
     if config.containment.publish and config.containment.network != "on":
+        from corral.apps.cli import run_grants  # noqa: PLC0415  few policies publish ports
+
         config = run_grants.without_taken_ports(config, options.publish)
         _show_addresses(options)
     with Sandbox(config=config, on_ask=on_ask, on_result=log.result, on_hold=held.on_hold) as box:
