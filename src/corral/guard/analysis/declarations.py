@@ -110,6 +110,8 @@ def unset(frame: Frame, command: Command, words: list[Word]) -> None:
         if not word.proven and not subscript:
             scope.forget_variables()
             scope.undefine(HOLE)
+            if flags != {"f"}:
+                walker.evaluate(word.text, frame, word)  # the name may have a subscript
         if subscript:
             if "$(" in index or "`" in index:
                 command.emit("code-unproven", word)

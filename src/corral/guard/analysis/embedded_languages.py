@@ -20,7 +20,7 @@ _REACHES = {
     "sqlite": pattern(
         r"(?m)^\s*\.(?!(?:tables|schema|fullschema|dump|mode|headers?|databases|index(?:es)?|indices|stats|timer|echo|bail|nullvalue"
         r"|separator|help|version|print|quit|exit|eqp|explain|changes|width|show|dbinfo|lint)\b)"
-        r"|(?i:\b(?:edit|load_extension|readfile|writefile|fts3_tokenizer|zipfile|fsdir|sha3_query|attach|\w+_store_directory)\b"
+        r"|(?i:\b(?:edit|load_extension|readfile|writefile|fts3_tokenizer|zipfile|fsdir|sha3_query|attach|writable_schema|\w+_store_directory)\b"
         r"|\bvacuum\b(?!\s*+(?:;|\Z)))"
     ),
 }

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from corral.guard.machine import Machine
     from corral.guard.shell.expansion import Word
 
-_SEPARATOR = pattern(r"[=,:;@|\[\]]")
+_SEPARATOR = pattern(r"[=,:;@|\[\]'\"]")
 MAX_GUESSES = 8  # commands that the arguments of one command may name, against a call that names a hundred
 _BLANKS = (" ", "\t", "\n")
 # Options that take a command, and options that take a sentence.

@@ -99,7 +99,12 @@ def _change_directory(frame: Frame, command: Command, before: tuple[str, ...] | 
         return
     # Before any other command the directory is as the guard sees it. Later a command may have removed it, or disabled `cd`.
     is_first = len(frame.walker.commands) == 1 and len(command.words) == 2
-    if not is_first or not all(machine.is_directory(machine.absolute(text, cwd)) for cwd in before):
+    # bash enters neither `file/..` nor `missing/../src`, and no directory that it may not search.
+    if not is_first or not all(
+        machine.is_directory(machine.absolute(text, cwd))
+        and machine.is_directory(f"{text if text[:1] == '/' else f'{cwd}/{text}'}/.")
+        for cwd in before
+    ):
         scope.cwds_if_cd_failed = before
 
 

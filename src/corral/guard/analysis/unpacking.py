@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from corral._lib.lazy_regex import pattern
 from corral.guard.path_zones import inside
 from corral.guard.shell.braces import HOLE
 
@@ -10,8 +11,9 @@ if TYPE_CHECKING:
     from corral.guard.analysis.option_parser import OptionParser
     from corral.guard.shell.expansion import Word
 
-# Text of a patch that deletes or renames a file, or makes a link: a patch gives an empty file the time 0.
-_PATCH_MARKS = ("/dev/null", "deleted file", "rename ", "120000", "1970", "1969")
+# Text of a patch that may delete or rename a file, or make a link. `patch` removes a file that becomes empty if the time behind its
+# name is 0, which has many spellings: 1970-01-01, 70-1-1, @0.
+_PATCH_MARKS = pattern(r"(?m)/dev/null|deleted file|rename |120000|^[ \t]*(?:---|\+\+\+|\*\*\*)[ \t]+\S+[ \t]+\S")
 
 
 def judge_archive(parser: OptionParser, word: Word) -> None:
@@ -30,7 +32,7 @@ def judge_patch(parser: OptionParser, word: Word) -> None:
         is_named = len(parser.operands) > 1 or not parser.seen.isdisjoint(("-i", "--input"))
         files = [file for file in files if file not in parser.operands[:1]] if is_named else []
     stdin = parser.frame.stdin
-    is_shown = stdin is not None and HOLE not in stdin and not any(mark in stdin for mark in _PATCH_MARKS)
+    is_shown = stdin is not None and HOLE not in stdin and _PATCH_MARKS.search(stdin) is None
     is_harmless = is_shown if stdin is not None and not files else _is_reviewed(parser, files)
     if is_harmless and parser.seen.isdisjoint(("-E", "--remove-empty-files")):
         parser.walker.written.add(HOLE)
