@@ -33,6 +33,8 @@ _BLANKS = " \t\n"  # the default value of IFS
 _BLANK_SET = frozenset(_BLANKS)
 _BLANK_RUN = pattern(r"[ \t\n]+")
 _ASSIGNED_DEFAULT = pattern(r"(?s)\$\{(!?)(\w+)(\[.*\])?:?=")
+# The beginning of an expansion that bash accepts. Another, such as ${1a}, ${} or ${x!}, is an error, and so is ${@:=x}.
+_ACCEPTED = pattern(r"\$\{(?![@*]:?=)[#!]?(?:[A-Za-z_][A-Za-z0-9_]*+|\d++|[-@*#?$!])[-\[}%/^,~@:=+?#]")
 _NAMES_OR_INDICES = pattern(r"\$\{!\w+(?:[@*]|\[[@*]\])\}")  # ${!prefix@}, ${!array[@]}
 _INDIRECT = pattern(r"\$\{!(\w+)(?!\w|\[)")
 _EVALUATED = pattern(r"\$\{[!#]*[\w@*]+(?:\[(?![@*]\])|(?:\[[@*]\])?:(?![-=?+]))")  # ${a[x]…}, ${text:offset:length}
@@ -354,6 +356,8 @@ class Expander:
     def _expansion_hazards(self, node: Node) -> None:
         text = self.script.text_of(node)
         self.spend(len(text) // 200 + 1)
+        if _ACCEPTED.match(text) is None:
+            self.allow_error()
         if text.endswith("@P}"):  # prompt expansion runs the commands in the value
             self.report("unparsed", node)
         if text.startswith("${!") and not _NAMES_OR_INDICES.fullmatch(text):
@@ -380,6 +384,8 @@ class Expander:
     def _expansion(self, node: Node, out: list[Fragment], quoted: bool) -> None:
         text_of = self.script.text_of
         children = node.children
+        if len(children) < 4 and _ACCEPTED.match(text_of(node)) is None:
+            self.allow_error()
         if len(children) == 3 and has_gap(node):  # ${ x; } runs a command since bash 5.3
             self.report("unparsed", node)
         if len(children) == 3 and children[1].type in ("variable_name", "special_variable_name"):
