@@ -101,6 +101,7 @@ POSTURES = {
     "program of another repository": ("../other/src/x", (DENY, ASK, ASK), [("read", "SIBLING")]),
     "note of an agent": ("cat ~/.claude/commands/plan.md", (DENY, ASK, ASK), [("read", "HOME/.claude/commands/plan.md")]),
     "new file beside the project": ("echo x > ../new", (DENY, ASK, ASK), [("create", "HOME/work/new")]),
+    "new key beside the project": ("openssl genrsa -out ../new.pem", (DENY, ASK, ASK), [("create", "HOME/work/new.pem")]),
     "new directory of the home": ("mkdir -p ~/fresh", (DENY, ASK, ASK), [("write", "HOME/fresh")]),
     "several changes of a new directory": ("mkdir -p ~/work/a/b && chmod 755 ~/work/a && echo x > ~/work/a/b/c", (DENY, ASK, ASK), [("write", "HOME/work/a/b")]),
     "directory that may be missing": ("cd ~/work/gone && git init repo", (DENY, ASK, ASK), [("write", "HOME/work/gone/repo")]),
@@ -168,6 +169,36 @@ def test_remote_of_the_user_cannot_be_changed(words: str, tmp_path: Path) -> Non
     config = project / ".git/config"
     config.write_text(f'{config.read_text()}[remote "origin"]\n\tcorralUnconfirmed = {FORGE}\n')
     assert "argv-git-remote" not in [f.rule for f in judge(project, f"git remote {words}").findings]
+
+
+MISSING = {
+    "a branch": ("git push origin fix", ["argv-git-push-missing"]),
+    "a forced branch": ("git push --force origin fix", ["argv-git-history", "argv-git-push-missing"]),
+    "after a commit": ("git add -A && git commit -m x && git push -u origin fix", ["argv-git-push-missing"]),
+    "in a missing directory": ("cd /tmp/missing/repository && git push", ["argv-git-push-missing"]),
+    "unknown option": ("git push --receive-pack=id origin fix", ["argv-git-network"]),
+    "unknown word": ("git push $REMOTE fix", ["argv-git-network"]),
+    "option of git": ("git -C nested push", ["argv-git-network"]),
+    "program for ssh": ("GIT_SSH_COMMAND=./ssh git push", ["argv-git-network"]),
+}
+
+
+@pytest.mark.parametrize("name", MISSING)
+def test_push_without_a_repository_needs_no_opening(name: str, tmp_path: Path) -> None:
+    text, rules = MISSING[name]
+    found = {posture: judge(tmp_path, text, posture) for posture in ("locked", "balanced", "open")}
+    decision = ASK if "argv-git-push-missing" in rules else DENY
+    assert [found[each].decision for each in found] == [DENY, decision, decision]
+    assert set(rules) <= {finding.rule for finding in found["balanced"].findings}
+    assert found["balanced"].grants == ()
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    again = judge(tmp_path, text)
+    assert "argv-git-push-missing" not in [finding.rule for finding in again.findings] or "cd " in text
+
+
+def test_push_from_a_directory_outside_is_not_called_missing(project: Path, tmp_path: Path) -> None:
+    found = judge(tmp_path, f"cd {project}/nested && git push")
+    assert "argv-git-push-missing" not in [finding.rule for finding in found.findings]
 
 
 HARD = [

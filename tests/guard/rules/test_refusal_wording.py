@@ -180,6 +180,11 @@ def test_question_about_a_missing_path() -> None:
     check("refusals", "path-change-missing", text)
 
 
+def test_question_about_a_push_without_a_repository() -> None:
+    text = refusal("git push origin fix", "argv-git-push-missing", profile="workspace", posture="balanced")
+    check("refusals", "argv-git-push-missing", text)
+
+
 @pytest.mark.parametrize("address", ["https://other.example/x", "other.example"])
 def test_refusal_of_a_destination_that_is_not_granted(address: str) -> None:
     granted = Containment(network=("granted.example:443",))
@@ -219,7 +224,8 @@ def test_refusal_of_a_call_on_which_the_guard_crashes() -> None:
 
 
 def test_every_refusal_has_a_golden_entry() -> None:
-    rules = {rule for rule, _ in EFFECTS} | {"path-link-out", "path-change-missing", "argv-curl-network-elsewhere"}
+    asked = {"path-link-out", "path-change-missing", "argv-git-push-missing", "argv-curl-network-elsewhere"}
+    rules = {rule for rule, _ in EFFECTS} | asked
     for key, data in TABLES["effects"].items():
         assert any(rule.startswith(data["axis"]) and rule.endswith(f"-{key}") for rule in rules), key
     assert set(GROUPS) == set(TABLES["groups"])

@@ -80,7 +80,11 @@ def _opened(refused: Finding, key: str, command: Command, words: list[Word], und
     from corral.guard.axes.openings import is_given, opening_of, with_opening  # noqa: PLC0415  as above
 
     opening = opening_of(key, command, words, config, machine)
-    if opening is not None and is_given(opening, config):
+    if opening is not None and opening.stands_for:
+        meant = opening.stands_for
+        refused = finding(meant, config.rules.effects[meant], command, words[0])
+        opening = None if f"effects.{meant}" in config.rules.closed else opening
+    elif opening is not None and is_given(opening, config):
         return []
     found = with_opening(refused, opening, config)
     return [] if found.decision == Decision.ALLOW and not found.grants else [found]

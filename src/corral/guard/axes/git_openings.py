@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from corral.guard.path_zones import inside
 from corral.guard.shell.braces import HOLE
 from corral.model.grant import TRANSPORT, Grant
 
@@ -79,6 +80,19 @@ def git_opening(command: Command, machine: Machine) -> Found:
     if verb == "remote" and [each.text for each in command.verbs[1:]] in _ASKING_REMOTES:
         return _fetch("fetch", words, remotes)
     return _NOTHING
+
+
+def lacks_repository(command: Command, machine: Machine) -> bool:
+    """Say whether a push has no repository to push from: git then ends before it connects, and no opening is needed."""
+    verbs = [verb.text for verb in command.verbs]
+    if verbs != ["push"] or not command.cwds or not _is_plain_call(command):
+        return False
+    options = [word.text.partition("=")[0] for word in command.words[2:] if word.text[:1] == "-"]
+    if not all(word.proven for word in command.words) or not _PLAIN_PUSH.union(_STRONG_PUSH).issuperset(options):
+        return False
+    # Of a directory outside the project, corral only knows that it is missing.
+    is_known = all(inside(cwd, machine.root) or not machine.exists(cwd, "/") for cwd in command.cwds)
+    return is_known and not any(map(machine.is_repository, command.cwds))
 
 
 def _is_plain_call(command: Command) -> bool:

@@ -59,6 +59,7 @@ class Opening(Record):
     family: str = ""  # the command that the user can allow for a time; "" if only once
     # Without grants and with postures: the command can reach nothing, so it needs no opening.
     unasked: tuple[str, ...] = ()  # the postures that give it without a question
+    stands_for: str = ""  # the effect that is meant instead, if the command would reach nothing; without grants
 
     def decision(self, posture: str) -> Decision:
         """Return the decision of a posture."""
@@ -103,7 +104,8 @@ def opening_of(
         return None
     special = _special(command, machine)
     if special is not None:
-        return special if special.grants or special.unasked else None
+        is_known = special.grants or special.unasked or (special.stands_for and key == "network")
+        return special if is_known else None
     if key == "network":
         return _by_address(command, words)
     return None
@@ -114,8 +116,10 @@ def _special(command: Command, machine: Machine) -> Opening | None:
     name = command.real or command.name.rpartition("/")[2]
     words = tuple(word.text for word in command.words[1:])
     if name == "git":
-        from corral.guard.axes.git_openings import git_opening  # noqa: PLC0415  most calls use no remote
+        from corral.guard.axes.git_openings import git_opening, lacks_repository  # noqa: PLC0415  most calls use no remote
 
+        if lacks_repository(command, machine):
+            return Opening((), stands_for="push-missing")
         return Opening(*git_opening(command, machine))
     if broker_shapes.is_brokered(name):
         return _brokered(name, words, command)

@@ -57,7 +57,7 @@ _RECURSIVE = frozenset({"find", "tree"})
 # They make no file, so a missing path is not a new name.
 _CHANGING = frozenset({"chmod", "chown", "chgrp", "setfacl"})
 # They open a file that exists and write into it. Others replace it by a new one, which a mount does not allow.
-_IN_PLACE = frozenset({"tee", "cp", "touch", "dd", "curl", "wget", "tar", "sort"})
+_IN_PLACE = frozenset({"tee", "cp", "touch", "dd", "curl", "wget", "tar", "sort", "openssl"})
 _HOOKS = frozenset({
     "applypatch-msg", "pre-applypatch", "post-applypatch", "pre-commit", "pre-merge-commit", "prepare-commit-msg", "commit-msg", "post-commit",
     "pre-rebase", "post-checkout", "post-merge", "pre-push", "pre-receive", "update", "proc-receive", "post-receive", "post-update",
