@@ -25,7 +25,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from corral.model.call import Call, Verdict
+    from corral.model.call import Call, Finding, Verdict
     from corral.model.grant import Grant
 
 # What a yes means, by kind. The sentence follows "With that".
@@ -50,6 +50,13 @@ DEFAULT_BRANCHES = frozenset({"main", "master", "trunk", "develop", "default", "
 _LASTING_SHAPES = frozenset({"read", "api-get", "build"})  # of the broker: they change nothing of the user's outside
 # Effects without an opening that the user may well want, and can have by typing the command in a terminal of their own.
 _BY_HAND = ("-install", "-system", "-privilege", "-process", "-remote")
+# Effects that a command of its own may have in the user's terminal. In a pipeline or a script, another program could use what it fetches.
+_BY_HAND_ALONE = frozenset(
+    {"git", "gh", "glab", "ssh", "scp", "sftp", "rsync", "npm", "pnpm", "yarn", "cargo", "twine", "ping", "dig", "host", "nslookup"}
+)  # fmt: skip
+_PRINTS_CREDENTIALS = frozenset({"auth", "login", "secret", "token", "variable", "whoami"})
+_WORKTREE = "git worktree add ", "path-write-outside"  # a directory beside the project, and a branch in its repository
+_SHELL_SIGNS = frozenset(";|&<>$`\\(){}*?[]#!")
 _SYSTEM_PACKAGES = frozenset({"apt", "apt-get", "dnf", "yum", "apk", "pacman", "zypper", "snap"})
 BY_HAND = "No question can allow it. The user can run it: {}"
 MAX_BY_HAND = 300  # characters; a longer command is not one to type
@@ -188,12 +195,25 @@ def declined_text(answered_at: float, now: float, *, never: bool) -> str:
 def by_hand(call: Call, verdict: Verdict) -> str:
     """Return the command that the user can run in a terminal of their own, or "" if corral does not suggest it."""
     denied = [finding for finding in verdict.findings if finding.decision is Decision.DENY]
-    is_usual = all(finding.axis is Axis.NAME or finding.rule.endswith(_BY_HAND) for finding in denied)
-    if not denied or not verdict.complete or not is_usual:
+    if not denied or not verdict.complete:
         return ""
     words = [call.argv] if isinstance(call.argv, str) else [str(word) for word in call.argv]
     text = " ".join(words) if call.shell else shell_join(words)
+    if not all(_is_usual(finding, text) for finding in denied):
+        return ""
     if not text.isascii() or not text.isprintable() or len(text) > MAX_BY_HAND:
         return ""
     first = text.partition(" ")[0]
     return f"sudo {text}" if first in _SYSTEM_PACKAGES and not any(sign in text for sign in ";|&") else text
+
+
+def _is_usual(denied: Finding, text: str) -> bool:
+    """Return whether a refusal is of a kind that users run themselves."""
+    if denied.axis is Axis.NAME or denied.rule.endswith(_BY_HAND):
+        return True
+    begins, rule = _WORKTREE
+    if not _SHELL_SIGNS.isdisjoint(text):
+        return False
+    words = text.split()
+    is_everyday = words[0] in _BY_HAND_ALONE and _PRINTS_CREDENTIALS.isdisjoint(words)
+    return (is_everyday and denied.rule.endswith("-network")) or (denied.rule == rule and text.startswith(begins))

@@ -14,14 +14,19 @@ from corral.guard.shell.expansion import NUMBER_HOLE, Word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from corral.guard.analysis.command import Command
     from corral.guard.analysis.rows import RawSlot, Row
     from corral.guard.analysis.scope import Frame
     from corral.guard.analysis.walker import Walker
 
-_UNPUSHED = ":unpushed"  # the one condition of a slot that only the machine can answer
+# Conditions of a slot that no option answers: what remotes have, and whether a setting is read.
+_UNPUSHED, _KEY_ALONE = ":unpushed", ":key-alone"
+# Subcommands and options of `git config` that change a file although no value follows the key.
+_CHANGES_WITHOUT_VALUE = frozenset(
+    {"edit", "unset", "remove-section", "rename-section", "-e", "--edit", "--unset", "--unset-all", "--remove-section", "--rename-section"}
+)  # fmt: skip
 # git subcommands that keep the current commit checked out, or only add one to it.
 _KEEPS_COMMIT = frozenset({
     "add", "blame", "branch", "cat-file", "commit", "config", "diff", "log", "ls-files", "mv", "rev-parse", "rm", "shortlog",
@@ -409,7 +414,7 @@ class OptionParser:
             self._configured(self.target)
         bare = row.get("bare", ()) if not self.operands else ()
         for slot, word in (*self.deferred, *((slot, words[0]) for slot in bare)):
-            if self._applies(slot) and not (_UNPUSHED in slot[4] and self._is_unpushed(word)):
+            if self._applies(slot) and not self._is_excused(slot[4], word):
                 fill(self, slot, word)
         if self.saved_cwds:
             self.frame.scope.cwds = self.saved_cwds[0]
@@ -428,6 +433,18 @@ class OptionParser:
         if is_config and (is_set or self.seen.intersection(("--unset", "--unset-all"))):
             self.emit("writes", file)
             self.walker.note_written(file, self.command.cwds)
+
+    def _is_excused(self, conditions: Collection[str], word: Word) -> bool:
+        """Return whether a condition holds that no option answers."""
+        return (_UNPUSHED in conditions and self._is_unpushed(word)) or (_KEY_ALONE in conditions and self._reads_key())
+
+    def _reads_key(self) -> bool:
+        """Return whether `git config` only reads: it has a key without a value, or the subcommand `get` or `list`."""
+        words = self.operands
+        if not all(word.proven for word in words) or not _CHANGES_WITHOUT_VALUE.isdisjoint(self.seen):
+            return False
+        verb = words[0].text if words else ""
+        return verb in ("get", "list") or (len(words) == 1 and verb not in _CHANGES_WITHOUT_VALUE)
 
     def _is_unpushed(self, word: Word) -> bool:
         """Return whether no remote has the commits that git would replace: one, or as many as `HEAD~3` names."""

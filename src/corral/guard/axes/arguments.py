@@ -77,9 +77,11 @@ def _opened(refused: Finding, key: str, command: Command, words: list[Word], und
     config, machine = under
     if not config.opens:
         return [refused]
-    from corral.guard.axes.openings import is_given, opening_of, with_opening  # noqa: PLC0415  as above
+    from corral.guard.axes.openings import is_given, opening_of, other_forms, with_opening  # noqa: PLC0415  as above
 
     opening = opening_of(key, command, words, config, machine)
+    if opening is None and key == "network" and (advice := other_forms(command)):
+        return [refused.replace(instead=advice)]
     if opening is not None and opening.stands_for:
         meant = opening.stands_for
         refused = finding(meant, config.rules.effects[meant], command, words[0])

@@ -138,6 +138,18 @@ def _brokered(name: str, words: tuple[str, ...], command: Command) -> Opening:
     return Opening((grant,), family_of(command) if is_stored else "", ("open",) if is_read else ())
 
 
+def other_forms(command: Command) -> str:
+    """Return what to do instead of a command that the broker runs outside in other forms only, or ""."""
+    name = command.real or command.name.rpartition("/")[2]
+    if not broker_shapes.is_brokered(name) or any(not word.proven for word in command.words):
+        return ""
+    found = broker_shapes.match_shape(name, tuple(word.text for word in command.words[1:]))
+    if isinstance(found, broker_shapes.Match):
+        return ""
+    instead = f" Use `{found.instead}`." if found.instead else ""
+    return f"corral can ask the user about other forms of `{name}`, not about this one. {found.reason}{instead}"
+
+
 def _registry(name: str, words: tuple[str, ...], command: Command) -> Opening | None:
     """Return the opening of a package manager that fetches from the registry that it is configured for."""
     found = registry_of(name, words)

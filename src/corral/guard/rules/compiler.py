@@ -24,7 +24,7 @@ KINDS = frozenset([
     "setting", "shell", "source", "stdin", "text", "unnamed", "unpacked", "url", "words", "worktree",
 ])  # fmt: skip
 STYLES = frozenset({"gnu", "posix", "longdash", "find", "keyvalue", "tar", "none"})
-FACTS = frozenset({":unpushed"})  # conditions that the machine answers
+FACTS = frozenset({":unpushed", ":key-alone"})  # conditions that no option answers
 LANGUAGES = frozenset(
     {"sed", "jq", "sqlite", "tex", "m4", "goflags", "duckdb", "filtergraph", "ffinput", "magick", "sbt"}
 )
