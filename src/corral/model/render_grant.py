@@ -50,7 +50,7 @@ DEFAULT_BRANCHES = frozenset({"main", "master", "trunk", "develop", "default", "
 _LASTING_SHAPES = frozenset({"read", "api-get", "build"})  # of the broker: they change nothing of the user's outside
 # Effects without an opening that the user may well want, and can have by typing the command in a terminal of their own.
 _BY_HAND = ("-install", "-system", "-privilege", "-process", "-remote")
-# Effects that a command of its own may have in the user's terminal. In a pipeline or a script, another program could use what it fetches.
+# Programs whose use of the network the user may well want in their own terminal. Beside others, another program could use what they fetch.
 _BY_HAND_ALONE = frozenset(
     {"git", "gh", "glab", "ssh", "scp", "sftp", "rsync", "npm", "pnpm", "yarn", "cargo", "twine", "ping", "dig", "host", "nslookup"}
 )  # fmt: skip
@@ -211,9 +211,9 @@ def _is_usual(denied: Finding, text: str) -> bool:
     """Return whether a refusal is of a kind that users run themselves."""
     if denied.axis is Axis.NAME or denied.rule.endswith(_BY_HAND):
         return True
-    begins, rule = _WORKTREE
-    if not _SHELL_SIGNS.isdisjoint(text):
+    parts = [part.split() for part in text.split("&&")]
+    if not all(parts) or not all(_SHELL_SIGNS.isdisjoint(word) for part in parts for word in part):
         return False
-    words = text.split()
-    is_everyday = words[0] in _BY_HAND_ALONE and _PRINTS_CREDENTIALS.isdisjoint(words)
-    return (is_everyday and denied.rule.endswith("-network")) or (denied.rule == rule and text.startswith(begins))
+    begins, rule = _WORKTREE
+    is_everyday = all(part[0] in _BY_HAND_ALONE and _PRINTS_CREDENTIALS.isdisjoint(part) for part in parts)
+    return is_everyday and (denied.rule.endswith("-network") or (denied.rule == rule and text.startswith(begins)))

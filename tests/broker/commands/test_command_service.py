@@ -97,7 +97,7 @@ def test_program_in_its_box_sees_its_credentials_and_nothing_else(world: World) 
         found = shown(box, "GH_HOST=evil.example GH_TOKEN=x PAGER=id LD_PRELOAD=/x gh pr view 3 </etc/passwd")
     assert found["argv"] == ["pr", "view", "--repo=owner/name", "3"]
     assert (found["files"], found["stdin"], found["project"]) == ({}, "", False)
-    assert set(found["home"]) == {".config/gh/hosts.yml", ".corral-git-config", ".gitconfig"}  # type: ignore[call-overload]
+    assert set(found["home"]) == {".config/gh/hosts.yml", ".gitconfig"}  # type: ignore[call-overload]
     environment = found["env"]
     assert isinstance(environment, dict)
     assert environment["GH_HOST"] == "forge.example"

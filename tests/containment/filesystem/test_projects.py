@@ -100,7 +100,7 @@ def test_project_above_home_hides_the_home_directory(
     (home / ".ssh").mkdir()
     (home / ".ssh" / "id").write_text("canary")
     held = open_sandbox(project_root=str(tmp_path))
-    assert held.run(["ls", "-A", "home"]).stdout == b".corral-git-config\n.gitconfig\n"
+    assert held.run(["ls", "-A", "home"]).stdout == b".gitconfig\n"
     assert not held.run(["cat", "home/.ssh/id"]).ok
 
 

@@ -12,7 +12,6 @@ from git_world import environment, git, outside, start_from, words
 from corral import Containment, Sandbox
 from corral.containment.filesystem import scratch
 from corral.git.configuration.carried_settings import carried
-from corral.git.configuration.home_files import GLOBAL
 from corral.git.configuration.user_settings import read_settings
 from golden import check
 
@@ -217,7 +216,7 @@ def test_a_command_cannot_have_a_file_read_by_name(way: str, world: World, make:
     assert git(world.project, "status", "--porcelain", "-uall").strip()
     shown = git(world.project, "config", "--path", "core.excludesFile")
     assert Path(shown).read_text() == "PRIVATE KEY\n"
-    assert "PRIVATE" not in said(make(), "cat ~/.corral-git-* /dev/null")
+    assert "PRIVATE" not in said(make(), "find ~ -maxdepth 1 -type f -exec cat {} +")
 
 
 def test_git_is_asked_again_only_after_a_change(world: World, tmp_path: Path) -> None:
@@ -260,21 +259,32 @@ def test_settings_are_sorted_by_scope() -> None:
 
 
 def test_home_of_an_earlier_version_gets_the_settings(tmp_path: Path) -> None:
-    files = {".gitconfig": GLOBAL.encode(), ".corral-git-config": b"[user]\n\tname = New\n"}
     place, home = str(tmp_path / "s"), tmp_path / "s" / "home"
+
+    def settings(text: str) -> str:
+        for _ in range(2):
+            scratch.make(place, place, {".gitconfig": scratch.block(text.encode())})
+        asked = ["git", "config", "--file", home / ".gitconfig", "--get-regexp", "name|alias"]
+        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+
     scratch.make(place, place, {".gitconfig": b"[alias]\n\tst = status\n"})
-    scratch.make(place, place, files)
-    scratch.make(place, place, files)
-    asked = ["git", "config", "--includes", "--file", home / ".gitconfig"]
-    shown = subprocess.run([*asked, "--get-regexp", "name|alias"], capture_output=True, text=True, check=True).stdout
-    assert shown == "user.name New\nalias.st status\n"
-    # A command's settings stay, and what it puts in the place of corral's file does no harm outside.
-    (home / ".corral-git-config").unlink()
-    (home / ".corral-git-config").symlink_to(tmp_path / "target")
+    assert settings("[user]\n\tname = New\n") == "user.name New\nalias.st status\n"
+    # A command's settings stay; a change by the user replaces corral's part.
+    subprocess.run(["git", "config", "--file", home / ".gitconfig", "user.name", "Mine"], check=True)
+    assert settings("[user]\n\tname = New\n") == "user.name Mine\nalias.st status\n"
+    assert settings("[user]\n\tname = Newer\n") == "user.name Newer\nalias.st status\n"
+    # What a command puts in the place of corral's file does no harm outside.
     (home / ".gitconfig").unlink()
     (home / ".gitconfig").symlink_to(tmp_path / "target")
-    scratch.make(place, place, files)
+    scratch.make(place, place, {".gitconfig": scratch.block(b"[user]\n")})
     assert not (tmp_path / "target").exists()
+
+
+def test_global_settings_can_be_asked_for(world: World, make: Callable[..., Sandbox]) -> None:
+    (world.home / ".gitconfig").write_text("[user]\n\tname = The User\n")
+    box = make()
+    assert said(box, "git config --global user.name") == "The User\n"
+    assert "user.name=The User" in said(box, "git config --global --list")
 
 
 # --- signing ----------------------------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ print(json.dumps({
     "core": resource.getrlimit(resource.RLIMIT_CORE)[1],
     "scratch": [path for path in (home, tmp) if writable(path)],
     "open": [path for path in sys.argv[1:] if writable(path)],
-    "git": text(home + "/.corral-git-config"),
+    "git": text(home + "/.gitconfig"),
 }))
 """
 

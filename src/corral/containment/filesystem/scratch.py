@@ -6,6 +6,7 @@ Commands see the directories in them, never the directories themselves, so they 
 from __future__ import annotations
 
 import os
+from _blake2 import blake2b
 from errno import EEXIST, ENOTDIR, ENOTEMPTY
 from time import monotonic
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 OWN = ".corral-git-"  # files of home that begin so are corral's
 MAX_KNOWN_BYTES = 1 << 20
+_BEGIN, _END = f"# {OWN}begin ".encode(), f"# {OWN}end\n".encode()
 
 
 def make(path: str, above_home: str, files: Mapping[str, bytes]) -> dict[str, tuple[int, int]]:
@@ -46,6 +48,21 @@ def make(path: str, above_home: str, files: Mapping[str, bytes]) -> dict[str, tu
     return {path: (status.st_dev, status.st_ino) for path, status in found.items()}
 
 
+def block(text: bytes) -> bytes:
+    """Return the text as corral's part of a file to which commands may add. Its first line changes with the text."""
+    return _BEGIN + blake2b(text, digest_size=8).hexdigest().encode() + b"\n" + text + _END
+
+
+def _merged(known: bytes, data: bytes) -> bytes:
+    """Return the file with corral's part replaced, if that is another one. What commands changed stays until then."""
+    if data.partition(b"\n")[0] + b"\n" in known:
+        return known
+    before, begin, rest = known.partition(_BEGIN)
+    _, end, after = rest.partition(_END)
+    # Without its end, it is not known what of it is a command's.
+    return data + (before + after if begin and end else known.replace(_BEGIN, b"# "))
+
+
 def _write_home_file(home: int, name: str, data: bytes) -> None:
     try:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -53,13 +70,12 @@ def _write_home_file(home: int, name: str, data: bytes) -> None:
             known = file.read(MAX_KNOWN_BYTES + 1)
     except FileNotFoundError:
         known = b""
+    if not name.startswith(OWN):
+        if len(known) > MAX_KNOWN_BYTES:
+            return
+        data = _merged(known, data)
     if known == data:
         return
-    if not name.startswith(OWN):
-        if OWN.encode() in known or len(known) > MAX_KNOWN_BYTES:
-            return
-        # An earlier version of corral, or a command, wrote it without corral's part.
-        data += known
     partial = f"{OWN}{os.urandom(8).hex()}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     with open(os.open(partial, flags, 0o700 if data.startswith(b"#!") else 0o600, dir_fd=home), "wb") as file:

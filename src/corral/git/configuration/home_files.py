@@ -7,7 +7,7 @@ from _blake2 import blake2b
 
 from corral._lib.records import Record, frozen
 from corral._lib.symlink_chain import resolve_links
-from corral.containment.filesystem.scratch import OWN
+from corral.containment.filesystem.scratch import OWN, block
 from corral.git.configuration.carried_settings import FILES, carried, is_true, split_key
 from corral.git.configuration.user_settings import expanded, read_settings
 from corral.guard.path_zones import inside
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 BROKER_CONFIG = "/run/corral/gitconfig"  # the names by which git finds the broker's transports, and its signer
 MAX_FILE_BYTES = 1 << 18
 SESSION_SECONDS = 8 * 3600.0  # an agent's calls are single processes, which share no session
-_CONFIG, _SIGNER = f"{OWN}config", f"{OWN}signer"
+_SIGNER = f"{OWN}signer"
 # Git refuses repositories of other users because it would run their hooks. The sandbox confines those. It ignores a missing file to
 # include: there is one only in a sandbox with a broker, whose settings come last.
-GLOBAL = f"[include]\n\tpath = {_CONFIG}\n[safe]\n\tdirectory = *\n[include]\n\tpath = {BROKER_CONFIG}\n"
+_LAST = f"[safe]\n\tdirectory = *\n[include]\n\tpath = {BROKER_CONFIG}\n"
 # Git shows what a signer of SSH says, and not always what gpg says. Verifying needs no key of the user's.
 _SCRIPT = """#!/bin/sh
 case "$1 $2" in "-Y sign") ;; *) exec ssh-keygen "$@" ;; esac
@@ -61,7 +61,8 @@ def home_files(config: SandboxConfig, environ: Mapping[str, str], programs: Iter
         *((key, f"~/{OWN}{FILES[key]}") for key in contents),
         *_signing(settings, config, f"{home}/{_SIGNER}"),
     ]
-    files = {".gitconfig": GLOBAL.encode(), _CONFIG: _text(lines)}
+    # Not a file to include: `git config --global KEY` reads no included files.
+    files = {".gitconfig": block(_text(lines) + _LAST.encode())}
     files |= {f"{OWN}{FILES[key]}": data for key, data in contents.items()}
     files |= {_SIGNER: _SCRIPT.encode()} if ("gpg.ssh.program", f"{home}/{_SIGNER}") in lines else {}
     return HomeFiles(files, (*([f"all ({error})"] if error else []), *found.left_out, *unread))
