@@ -200,16 +200,17 @@ class ContainmentState:
         # Bubblewrap follows links while it builds, and in scratch that lasts, commands of another sandbox can make some.
         lasts = containment.scratch == "project" and containment.backend != "bubblewrap"
         path = persistent_scratch.scratch_path(root, seen.shared, os.environ, make=True) if lasts else ""
-        # A policy file in the project can decide whether scratch lasts, but it must not be able to remove the marker.
-        marker = self._mark(seen, make=False)
+        # A policy file in the project can decide whether scratch lasts, but not whether there is a marker. Without one, what the user
+        # makes between two commands counts as a command's.
+        marker = self._mark(seen)
         lasts = bool(path)
         path = path or scratch.new_scratch_path((root, *containment.write, *seen.shared), os.environ)
         above_home = persistent_scratch.home_path(path, self.config) if lasts else path
         return _Scratch(path, above_home, lasts, marker, os.getpid())
 
-    def _mark(self, seen: View, *, make: bool) -> crash_recovery.SandboxMarker | None:
-        """Record the protected paths for the next sandbox. Return None if there is no directory for it."""
-        place = persistent_scratch.scratch_path(self.config.project_root, seen.shared, os.environ, make=make)
+    def _mark(self, seen: View) -> crash_recovery.SandboxMarker | None:
+        """Record the protected paths for the next sandbox. Return None if there is no private directory for it."""
+        place = persistent_scratch.scratch_path(self.config.project_root, seen.shared, os.environ, make=True)
         try:
             return crash_recovery.SandboxMarker(place, seen.protected) if place else None
         except OSError as error:
@@ -264,7 +265,7 @@ class ContainmentState:
             self._is_unclean = False
             self._end_marker()
             if self._scratch is not None:
-                self._scratch = self._scratch.replace(marker=self._mark(seen, make=False))
+                self._scratch = self._scratch.replace(marker=self._mark(seen))
         return ""
 
     def _leave_marker(self) -> None:
@@ -275,7 +276,7 @@ class ContainmentState:
             return
         if made.marker is None:
             try:
-                self._scratch = made = made.replace(marker=self._mark(snapshot.view, make=True))
+                self._scratch = made = made.replace(marker=self._mark(snapshot.view))
             except ContainmentError:
                 # This sandbox remembers it all the same.
                 return

@@ -80,12 +80,23 @@ def test_next_sandbox_quarantines_files_of_a_killed_one(
 
 
 def test_project_file_cannot_disable_the_marker(project: Path, tmp_path: Path) -> None:
-    (tmp_path / "cache" / "corral" / "scratch").mkdir(parents=True, mode=0o700)
+    # The first sandbox of a user: no directory for markers exists yet.
     config = SandboxConfig(project, containment=Containment(scratch="sandbox"))
     with Sandbox(config) as box:
         box.run(["true"])
         assert len(markers(tmp_path)) == 1
     assert list((tmp_path / "cache" / "corral" / "scratch").iterdir()) == []
+
+
+def test_user_is_not_taken_for_a_command_in_the_first_sandbox(project: Path) -> None:
+    with Sandbox(SandboxConfig(project, containment=Containment(scratch="sandbox"))) as box:
+        box.run(["true"])
+        (project / ".envrc").write_text("the user's")
+        subprocess.run(["git", "init", "-q", project / "own"], check=True)
+        inode = (project / "own" / ".git").stat().st_ino
+        assert box.run(["true"]).violations == ()
+    assert planted_files(project) == [".envrc"]
+    assert (project / "own" / ".git").stat().st_ino == inode
 
 
 def test_marker_of_running_sandbox_is_left_alone(

@@ -19,7 +19,7 @@ def is_sandbox_running(tops: Collection[str], environ: Mapping[str, str]) -> boo
     try:
         found = all_scratch_paths(environ)
         if found is None:
-            # A sandbox without lasting scratch does not make the directory for its record.
+            # A sandbox that finds no private directory keeps no record.
             return True
         return any(_writes_in(path, tops) for place in found for path in marker_paths(place))
     except (OSError, ValueError, EOFError, TypeError, IndexError):
