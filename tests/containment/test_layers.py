@@ -174,6 +174,18 @@ def test_probe_leaves_nothing_behind(tmp_path: Path) -> None:
             "profile workspace",
             id="none is not partial",
         ),
+        pytest.param(
+            {"profile": "workspace", "containment": Containment(accept_partial=True)},
+            ("warden", "partial", ("mount", "pid", "proc", "landlock")),
+            "profile workspace",
+            id="a tier that protects no file is not accepted",
+        ),
+        pytest.param(
+            {"containment": Containment(settings=("/home/someone/.agent",), accept_partial=True)},
+            ("warden", "partial", ("mount", "pid", "proc")),
+            "an agent inside",
+            id="no mounts, no agent inside",
+        ),
         pytest.param({}, ("warden", "partial", ("net",)), "", id="strict accepts partial"),
         pytest.param({}, ("none", "none", ()), "", id="strict runs without"),
         pytest.param(

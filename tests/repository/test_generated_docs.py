@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from attack_tiers import tier_table
 
 import corral
 
@@ -44,3 +45,8 @@ def test_pages_do_not_depend_on_the_environment(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.chdir(tmp_path)
     assert docs.pages() == first
+
+
+def test_table_of_the_tier_without_namespaces_is_current() -> None:
+    text = (Path(corral.__file__).parents[2] / "SECURITY.md").read_text()
+    assert text.partition("<!-- tiers -->\n")[2].partition("<!-- end of tiers -->")[0] == tier_table()

@@ -137,11 +137,15 @@ def _in_child(trial: Callable[[], bool]) -> bool:
 def unmet_requirement(config: SandboxConfig, backend: str, enforcement: str, missing: tuple[str, ...]) -> str:
     """Return which containment the config requires that this machine lacks, and what to do; or an empty string."""
     containment = config.containment
-    more = "Set containment.accept_partial to run with less"
+    more = "Set containment.accept_partial = true in your own policy to run with less"
+    protects_files = not {"mount", "landlock"} <= {*missing}
     if containment.project == "read-only" and (backend == "none" or "mount" in missing):
         wanted, less = "containment.project 'read-only'", "leave it 'read-write'"
         more = "Use a machine that has the layer mount"
-    elif enforcement == "full" or (containment.accept_partial and enforcement == "partial"):
+    elif containment.settings and enforcement == "partial" and "mount" in missing:
+        wanted, less = "an agent inside the sandbox", "run the agent outside, with corral's hook"
+        more = "Use a machine that has the layer mount"
+    elif enforcement == "full" or (containment.accept_partial and enforcement == "partial" and protects_files):
         return ""
     elif config.rules.needs_containment:
         wanted, less = f"profile {config.rules.name}", "use profile 'strict', which does not rely on it"
@@ -150,6 +154,8 @@ def unmet_requirement(config: SandboxConfig, backend: str, enforcement: str, mis
     else:
         return ""
     lacking = "; ".join(f"{name} ({LAYERS[name].keeps})" for name in missing)
+    if containment.accept_partial and enforcement == "partial" and not protects_files:
+        more = "Neither mounts nor Landlock protect files here, which accept_partial does not accept"
     if backend == "none":
         lacking, more = "containment.backend is 'none'", "Choose containment.backend 'auto'"
     elif containment.backend == "auto" and containment.scratch == "project" and "mount" in missing:

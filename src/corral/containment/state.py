@@ -16,6 +16,7 @@ from corral.containment.filesystem.replaced_mounts import MountedPaths
 from corral.containment.filesystem.shared_files import make_own_copies
 from corral.containment.filesystem.view import HOME, TMP, View, broker_variables, build_view, no_mirrors
 from corral.containment.filesystem.watcher import ProtectedNameWatcher
+from corral.containment.filesystem.without_mounts import SupervisedProject
 from corral.containment.kernel import cgroups, limits
 from corral.containment.network.network_inside import network_inside
 from corral.containment.plan import Plan
@@ -27,33 +28,14 @@ from corral.model.errors import ContainmentError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from typing import Protocol
+    from collections.abc import Callable
 
+    from corral.containment.filesystem.git_repos import GitDirectories
     from corral.containment.filesystem.protected import Protected
     from corral.containment.network.hold_answers import OnHold
     from corral.containment.network.proxy_client import ProxyClient
     from corral.model.call import Connection, Violation
     from corral.policy.config import SandboxConfig
-
-    Changes = Callable[[tuple[str, ...]], int | None]
-
-    class GitDirectories(Protocol):
-        """Copies of git directories that commands see in place of the user's: see the room git."""
-
-        is_outdated: bool
-        pointers: dict[str, str]
-
-        def open(self, repositories: Iterable[str], programs: Iterable[str]) -> dict[str, tuple[str, str]]: ...
-        def home_files(self, programs: Iterable[str], home: str) -> Mapping[str, bytes]: ...
-        def before(self, changes: Changes | None = None) -> None: ...
-        def after(self, changes: Changes | None = None) -> tuple[Violation, ...]: ...
-        def take_over(
-            self, made: Iterable[str], pointers: Iterable[str], originals: Mapping[str, str]
-        ) -> tuple[Violation, ...]: ...
-        def prepare_transaction(self, place: str) -> None: ...
-        def adopted(self) -> list[str]: ...
-        def close(self) -> None: ...
 
 
 SIGSYS = 31
@@ -114,6 +96,7 @@ class ContainmentState:
         self._masks = CredentialMasks(())
         self._is_outdated = False
         self._is_mounted: bool | None = None  # whether commands see scratch as /tmp and HOME; None before the first
+        self._supervised: SupervisedProject | None = None  # if commands have no mounts
         self._watched_links: tuple[ProtectedLinks, ...] = ()
         self._late: tuple[Violation, ...] = ()  # found before a command was started; reported with its result
         self._is_unclean = False  # whether a planted file could not be moved away
@@ -307,7 +290,11 @@ class ContainmentState:
 
     def synchronize(self, is_busy: Callable[[], bool]) -> None:
         """Copy what the user changed in git directories to the commands' copies. Call this before each command."""
-        if self._snapshot is None or not self._is_mounted:
+        if self._snapshot is None or self._is_mounted is None:
+            return
+        if self._supervised is not None:
+            # Another sandbox restores what its own commands change.
+            self._is_outdated = not is_busy() and (self._supervised.is_changed() or self._snapshot.watcher.has_news())
             return
         if self._snapshot.watcher.has_news() and not is_busy() and not self._has_others():
             # No command runs, so it is the user's.
@@ -326,8 +313,11 @@ class ContainmentState:
         return made is None or made.marker is None or made.marker.has_others()
 
     def generation(self) -> int:
-        """Return a generation number. It increases when a credential appears that running wardens do not mask."""
-        return self._masks.generation()
+        """Return a generation number. It increases when a credential appears that running wardens do not mask.
+
+        Also when a name appears that they have no Landlock rule for.
+        """
+        return self._masks.generation() + (0 if self._supervised is None else self._supervised.changes())
 
     def added_masks(self) -> list[str]:
         """Return the credentials to hide that appeared since the plan was made and that no pattern of it names."""
@@ -338,7 +328,7 @@ class ContainmentState:
         self._end_marker()
         if self._snapshot is not None:
             self._snapshot.watcher.close()
-        self._snapshot = self._scratch = None
+        self._snapshot = self._scratch = self._supervised = None
         self._is_outdated = False
 
     def clean(self, *, was_busy: bool = False) -> None:
@@ -363,7 +353,10 @@ class ContainmentState:
 
     def _look_again(self) -> None:
         """Look after the last process has ended. No result tells what it planted."""
-        if self._snapshot is None or not self._is_mounted:
+        if self._snapshot is None or self._is_mounted is None:
+            return
+        if self._supervised is not None:
+            self._late += self._supervised.look(self._snapshot.watcher)
             return
         self._late += self._snapshot.watcher.look()
         if self._git is not None:
@@ -392,8 +385,10 @@ class ContainmentState:
         if backend == "none" or enforcement == "none" or self._snapshot is None or self._scratch is None:
             return {}
         # Corral's own warden mounts over links, so that a command cannot replace them.
-        self._watched_links = (self._snapshot.links,) if backend == "bubblewrap" else ()
         self._is_mounted = "mount" not in missing
+        self._watched_links = (self._snapshot.links,) if backend == "bubblewrap" or not self._is_mounted else ()
+        if not self._is_mounted and self._supervised is None:
+            self._supervised = SupervisedProject(self._snapshot.view, self.config.project_root)
         own = {}
         if self._proxy is not None and "net" not in missing:
             own = self._proxy.variables()
@@ -442,10 +437,12 @@ class ContainmentState:
                 if made or pointers:
                     found += self._git.take_over(made, pointers, dict(self._snapshot.view.protected.pointers))
                     self._snapshot.watcher.settle(self._git.pointers)
-            for links in self._watched_links:
-                found += links.look()
-            if found and any(violation.remains for violation in found):
-                self._leave_marker()
+        elif self._supervised is not None:
+            found += self._supervised.look(self._snapshot.watcher)
+        for links in self._watched_links:
+            found += links.look()
+        if found and any(violation.remains for violation in found):
+            self._leave_marker()
         refused: tuple[Violation, ...] = ()
         if said or signal or self._snapshot.listener is not None or self._proxy is not None:
             refused = self.denials(said, cwd, missing, signal=signal, began_at=began_at, warden=warden)

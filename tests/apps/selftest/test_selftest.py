@@ -90,8 +90,9 @@ def test_missing_layers_let_attacks_through(held: Sandbox, places: Places) -> No
     data = json.loads(done.stdout)
     assert (done.returncode, data["enforcement"]) == (1, "partial")
     # Landlock still keeps files, and seccomp the process that holds the command.
-    assert {"read a file outside", "make a file outside", "limit what holds the command"} <= set(results(data, HELD))
-    assert {"change git's configuration", "read another process's command line"} <= set(results(data, NOT_HELD))
+    kept = {"read a file outside", "make a file outside", "limit what holds the command", "change git's configuration"}
+    assert kept <= set(results(data, HELD))
+    assert "read another process's command line" in results(data, NOT_HELD)
     # Uncontained the filter of the test forbids it too.
     assert "make a user namespace" in results(data, NOT_SHOWN)
 

@@ -6,9 +6,31 @@ import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from typing import Protocol
+
+    from corral.model.call import Violation
 
     Setting = tuple[str, str, str, str]  # section, key, value, and the directory of the file
+    Changes = Callable[[tuple[str, ...]], int | None]
+
+    class GitDirectories(Protocol):
+        """Copies of git directories that commands see in place of the user's: see the room git."""
+
+        is_outdated: bool
+        pointers: dict[str, str]
+
+        def open(self, repositories: Iterable[str], programs: Iterable[str]) -> dict[str, tuple[str, str]]: ...
+        def home_files(self, programs: Iterable[str], home: str) -> Mapping[str, bytes]: ...
+        def before(self, changes: Changes | None = None) -> None: ...
+        def after(self, changes: Changes | None = None) -> tuple[Violation, ...]: ...
+        def take_over(
+            self, made: Iterable[str], pointers: Iterable[str], originals: Mapping[str, str]
+        ) -> tuple[Violation, ...]: ...
+        def prepare_transaction(self, place: str) -> None: ...
+        def adopted(self) -> list[str]: ...
+        def close(self) -> None: ...
+
 
 GIT = ".git"
 MAX_INCLUDED = 5  # files that include each other

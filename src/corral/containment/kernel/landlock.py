@@ -8,6 +8,7 @@ from _struct import pack
 from errno import EOPNOTSUPP
 
 from corral.containment.kernel.capabilities import set_no_new_privs
+from corral.containment.kernel.landlock_tree import closed_paths, spread
 from corral.containment.kernel.layer import RULES, Attack, Layer, Remedy
 from corral.containment.kernel.syscalls import open_verified, syscall
 
@@ -30,6 +31,7 @@ _TCP = 1 | 2
 _LOG_NEW_EXEC_ON, _ALL_THREADS = 1 << 1, 1 << 3
 
 RIGHTS = {
+    "list": READ_DIR,
     "read": EXECUTE | READ_FILE | READ_DIR,
     # With sockets: commands of one warden must reach servers of another, which is a different Landlock domain.
     "write": EXECUTE | WRITE_FILE | READ_FILE | READ_DIR | _REMOVE | _MAKE | _REFER | TRUNCATE | _RESOLVE_UNIX,
@@ -94,7 +96,7 @@ def confine(
     """Allow only the given rules, each a path and its rights. `deny_tcp` is for a process in the host's network.
 
     `known` is given where the process has no tree of its own. Then a rule whose path leads through a link, or to another
-    directory than the known one, is an error.
+    directory than the known one, is an error. A path that is gone needs no rule.
     """
     abi = version()
     files = handled_files(abi)
@@ -108,7 +110,12 @@ def confine(
 
 def _allow(ruleset: int, path: str, rights: int, known: Mapping[str, Sequence[int]] | None) -> None:
     # In a tree that bubblewrap has made, the filter already refuses openat2().
-    descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC) if known is None else open_verified(path, known)
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC) if known is None else open_verified(path, known)
+    except FileNotFoundError:
+        if known is None or path in known:
+            raise
+        return
     try:
         if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
             rights &= _OF_FILES
@@ -125,9 +132,12 @@ _START_WITH_LANDLOCK = (
 
 def _enter(plan: WardenPlan) -> None:
     has_tree = "mount" in plan.layers
+    rules = plan.host.rules if has_tree else plan.host.rules_without_mounts
+    if not has_tree:
+        rules = tuple(spread(rules, closed_paths(plan.host.steps, rules)))
     set_no_new_privs()
     confine(
-        plan.host.rules if has_tree else plan.host.rules_without_mounts,
+        rules,
         deny_tcp="net" not in plan.layers and plan.host.network != "on",
         logged=plan.host.is_audited,
         known=None if has_tree else plan.known,

@@ -320,7 +320,10 @@ LAYERS = (
         "mount",
         1,
         keeps="only the project, scratch and the system's programs are visible",
-        without="Commands see all that Landlock does not hide. They can write protected files, and nothing is quarantined.",
+        without=(
+            "Landlock alone protects files. Git directories are read-only, and no name can be made beside them. Other protected "
+            "files are restored after each command. Commands can see names outside, and change modes and times there."
+        ),
         needs=("user",),
         probe=lambda stage: _probe_tree(stage, own_proc=False),
         probe_forks=True,

@@ -127,6 +127,8 @@ def program(
     for number, argument in opens.items():
         block = _if_bits(argument + 1, set_id_bits)
         code += _on(number, [_argument(argument), (_ANY_BIT, 0, len(block), _O_MAKES), *block])
+    if not own_pids:
+        code += _guard_others(names)
     code += _guard(names, guarded)
     if not (ptrace and own_pids):
         for name in ("ptrace", "process_vm_readv", "process_vm_writev"):
@@ -196,6 +198,19 @@ def _guard(names: dict[str, int], guarded: Sequence[int]) -> Code:
         code += _on(names[name], _if_equal(0, guarded))
     for name, of_user in (("setpriority", _PRIO_USER), ("ioprio_set", _IOPRIO_WHO_USER)):
         code += _on(names[name], [*_if_equal(0, (of_user,)), *_if_equal(1, guarded)])
+    return code
+
+
+def _guard_others(names: dict[str, int]) -> Code:
+    """Refuse to change limits and priorities of any process but the caller. Needed without a pid namespace.
+
+    Not of processors: threads set their own by number. That call can only slow another process down.
+    """
+    code: Code = []
+    for name in ("prlimit64", "sched_setparam", "sched_setscheduler", "sched_setattr"):
+        code += _on(names[name], _only(0, (0,)))
+    for name, of_user in (("setpriority", _PRIO_USER), ("ioprio_set", _IOPRIO_WHO_USER)):
+        code += _on(names[name], [*_if_equal(0, (of_user,)), *_only(1, (0,))])
     return code
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 
 from corral._lib.symlink_chain import matching_paths
+from corral.containment.kernel.landlock_tree import closed_paths
 from corral.guard.path_zones import inside
 from corral.model.call import Violation
 from corral.model.errors import PolicyError
@@ -60,12 +61,35 @@ class CommandView:
         if self.has_mounts:
             return self._refused_by_mount(path, error)
         root = _nearest(path, self.readable)
-        if error != "EACCES" or root in self.writable or _nearest(path, _NOT_FILES):
+        if error != "EACCES" or _nearest(path, _NOT_FILES):
             return None
+        closed = self._closed(path)
+        if closed is not None or root in self.writable:
+            return closed
         # A path that this user cannot open or write on the host either is not the sandbox's refusal.
         if not root:
             return self._hidden(path, "commands may not open it") if os.access(path, os.R_OK) else None
         return self._read_only(path, is_grantable=True) if os.access(_existing(path), os.W_OK) else None
+
+    def _closed(self, path: str) -> Violation | None:
+        """Return why Landlock closes a path in a directory that is open to commands, where they have no mounts."""
+        closed = closed_paths(self.view.steps, self.view.rules_without_mounts)
+        if any(inside(path, hidden) for hidden in closed.unreadable):
+            return self._hidden(path, "commands may not open it") if os.access(path, os.R_OK) else None
+        if not os.access(_existing(path), os.W_OK):
+            return None
+        if any(inside(path, repository) for repository in self.view.protected.repositories):
+            detail = "without mounts, commands have no copy of a git directory, and the user's is read-only"
+            instead = "Leave the work uncommitted, for the user to commit."
+        elif any(inside(path, kept) for kept in closed.unwritable):
+            return self._protected(path, "EROFS")
+        elif path in closed.split or os.path.dirname(path) in closed.split:
+            above = os.path.dirname(path) if os.path.dirname(path) in closed.split else path
+            detail = f"without mounts, no name can be made, renamed or removed in {above}: it holds a directory that is protected"
+            instead = "Work in a directory below it, or ask the user to make the name there."
+        else:
+            return None
+        return Violation("protected", path, detail, instead, inferred=True)
 
     def _refused_by_mount(self, path: str, error: str) -> Violation | None:
         # A mount fails with EROFS or EBUSY. EACCES comes from the file's own mode, except for masked credentials.

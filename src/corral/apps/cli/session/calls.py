@@ -50,6 +50,17 @@ _LOST_MOUNT = "a protected file was removed, and the process could have made ano
 MAX_WAIT_SECONDS = 10.0  # of a client for new output
 
 
+def has_mounts(box: Sandbox) -> bool:
+    """Return whether commands of a sandbox have mounts, without which there are no sessions.
+
+    What a command changes in protected files is restored at its end, and a session's processes have no end.
+    """
+    warden = box._pool.acquire()
+    missing = warden.missing_layers
+    box._pool.release(warden)
+    return "mount" not in missing
+
+
 class SessionCalls:
     """The sandbox of one session, and the commands that run in it."""
 
@@ -58,6 +69,7 @@ class SessionCalls:
         self._places = places(os.environ)
         self._lock = RLock()  # for the sandboxes and their processes
         self._box: Sandbox | None = None
+        self._has_mounts = True  # whether commands of the sandbox do
         self._config: SandboxConfig | None = None
         self._old: list[Sandbox] = []  # with another policy; closed once their commands have ended
         self._running: dict[Sandbox, set[Process]] = {}
@@ -235,6 +247,8 @@ class SessionCalls:
         keeps = "" if pending is None else pending.keeps
         exported = exported_names(os.environ) if keeps == "exports" else []
         box = self._box_for(config)
+        if not self._has_mounts:
+            return None
         self._asked = pending
         verdict = box.check(call.argv, shell=call.shell, cwd=call.cwd)
         if verdict.decision != Decision.ALLOW and not self._was_asked(call, verdict):
@@ -266,6 +280,7 @@ class SessionCalls:
         why = _NEW_POLICY if own != self._config else _LOST_MOUNT
         self._config = own
         self._box = made = Sandbox(own, on_ask=self._was_asked)
+        self._has_mounts = has_mounts(made)
         if box is not None:
             with self._lock:
                 self._old.append(box)

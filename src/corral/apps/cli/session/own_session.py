@@ -6,7 +6,7 @@ import os
 
 from corral._lib.terminal import printable
 from corral.apps.cli.call import config_of, uses_terminal
-from corral.model.errors import PolicyError
+from corral.model.errors import ContainmentError, PolicyError
 from corral.policy.config import checked_root
 from corral.sessions import client, protocol
 from corral.sessions.queries import SessionFacts, ask, running_sessions
@@ -27,6 +27,8 @@ def start_own_session(config: SandboxConfig) -> str:
     """Start the user's session of a project unless it runs, and return the path of its socket."""
     refuse_inside_sandbox()
     path = socket_path(config, OWN, os.environ, make=True)
+    if path and not is_running(path):
+        refuse_without_mounts(config)
     if not path:
         raise PolicyError(
             "there is no place for a session's socket that only you can enter and that no command sees; "
@@ -43,6 +45,27 @@ def refuse_inside_sandbox() -> None:
 
     if is_in_sandbox():
         raise PolicyError("sessions are not available inside a sandbox")
+
+
+def is_running(path: str) -> bool:
+    """Return whether a service answers at a path."""
+    sock = client.connect(path)
+    if sock is not None:
+        sock.close()
+    return sock is not None
+
+
+def refuse_without_mounts(config: SandboxConfig) -> None:
+    """Raise ContainmentError where commands have no mounts: there corral protects a project only between commands."""
+    from corral.apps.cli.session.calls import has_mounts  # noqa: PLC0415  only for a new session
+    from corral.sandbox import Sandbox  # noqa: PLC0415  as above
+
+    with Sandbox(config) as box:
+        if not has_mounts(box):
+            raise ContainmentError(
+                "a session needs the layer mount, which this machine lacks; run: corral doctor. "
+                "Commands run without a session: corral run"
+            )
 
 
 def request_of(options: Options) -> dict[str, Any]:

@@ -1,0 +1,187 @@
+"""Runs the attacks where the kernel makes no namespaces, as in a container with the default profile: which are stopped, undone, or work."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attack_bodies import AS_ROOT, FILES, KERNEL, PROCESSES, SERVERS, WARDEN, WARDEN_AS_ROOT, file_facts
+from attack_tiers import CROSSING, KEPT, NOT_STOPPED, ON_THE_PROJECT, REFUSED_TO_ROOT, REFUSED_TO_USERS, UNDONE
+from attempt import attempt, must_hold
+from machines import run_in_container
+
+from corral import Sandbox
+from corral.containment.kernel import landlock
+
+GROUPS = {
+    "files": FILES,
+    "processes": PROCESSES,
+    "servers": SERVERS,
+    "kernel": KERNEL,
+    "root": AS_ROOT,
+    "warden": WARDEN,
+    "warden of root": WARDEN_AS_ROOT,
+}
+PARTIAL = ["user", "mount", "pid", "proc", "net", "ipc", "uts", "cgroup"]
+DRIVER = """
+import json
+from attempt import attempt
+from corral import Containment, Sandbox, SandboxConfig
+project, bodies, facts = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
+containment = Containment(backend="warden", accept_partial=True)
+outcomes = {}
+with Sandbox(SandboxConfig(project, profile="workspace", containment=containment)) as box:
+    first = box.run(["true"])
+    for name, body in bodies.items():
+        outcomes[name] = attempt(box, body, **facts)
+print(json.dumps([first.enforcement, first.missing_layers, outcomes]))
+"""
+COMMANDS = """
+import json
+from corral import Containment, Sandbox, SandboxConfig
+project, texts = sys.argv[1], sys.argv[2:]
+containment = Containment(backend="warden", accept_partial=True)
+with Sandbox(SandboxConfig(project, profile="workspace", containment=containment)) as box:
+    for text in texts:
+        result = box.run(text, shell=True)
+        print(json.dumps([result.exit_code, result.stdout_text, result.stderr_text, [v.text for v in result.violations], result.killed]))
+"""
+
+
+@pytest.fixture(autouse=True)
+def _with_landlock() -> None:
+    if landlock.version() < 6:
+        must_hold()
+
+
+def attack_in_container(project: Path, bodies: dict[str, str], **facts: object) -> dict[str, str]:
+    """Run attacks without namespaces, and return their outcomes."""
+    done = run_in_container(DRIVER, str(project), json.dumps(bodies), json.dumps(facts))
+    assert (done.returncode, done.stderr) == (0, "")
+    enforcement, missing, outcomes = json.loads(done.stdout)
+    assert (enforcement, missing) == ("partial", PARTIAL)
+    assert set(outcomes) == set(bodies)
+    return dict(outcomes)
+
+
+def run_commands(project: Path, *texts: str) -> list[Any]:
+    """Run shell text without namespaces, and return exit code, stdout, stderr, violations and killed processes of each."""
+    done = run_in_container(COMMANDS, str(project), *texts)
+    assert done.stderr == ""
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_attacks_without_namespaces(
+    group: str, project: Path, outside: Path, servers: dict[str, Any], sleeper: int
+) -> None:
+    facts = {**file_facts(outside), **servers, "pid": sleeper}
+    outcomes = attack_in_container(project, GROUPS[group], **facts)
+    worked = {name for name, outcome in outcomes.items() if not outcome.startswith("held")}
+    known = set(NOT_STOPPED.get(group, ()))
+    assert worked - known == set()
+    assert known - worked <= (REFUSED_TO_ROOT if os.geteuid() == 0 else REFUSED_TO_USERS)
+
+
+@pytest.fixture
+def git_project(project: Path) -> Path:
+    """A project with a repository, another below it, a `.git` file, and protected files."""
+    make = """
+git init -q . && mkdir -p .git/hooks sub/inner module && git init -q nested && echo export A=1 | tee .envrc > sub/inner/.envrc
+echo f > sub/f && echo t > top && echo 'gitdir: ../.git/modules/module' > module/.git
+git add sub top && git -c user.name=A -c user.email=a@example.com commit -qm first
+git config user.name A && git config user.email a@example.com
+"""
+    subprocess.run(["sh", "-e", "-c", make], cwd=project, check=True)
+    return project
+
+
+def files_of(project: Path) -> dict[str, object]:
+    """Return the files of a project with their contents and modes."""
+    found = [path for path in project.rglob("*") if path.is_symlink() or not path.is_dir()]
+    return {
+        str(path.relative_to(project)): os.readlink(path)
+        if path.is_symlink()
+        else (path.read_bytes(), path.stat().st_mode)
+        for path in found
+    }
+
+
+def test_attacks_on_the_project_are_stopped_or_undone(git_project: Path) -> None:
+    before = files_of(git_project)
+    for bodies, outcome in ((KEPT, "held"), (UNDONE, "succeeded")):
+        # One after the other: what one leaves must not help the next.
+        outcomes = attack_in_container(git_project, bodies)
+        assert {name: said.partition(":")[0] for name, said in outcomes.items()} == dict.fromkeys(bodies, outcome)
+        assert files_of(git_project) == before
+
+
+def test_attacks_on_the_project_are_stopped_with_namespaces(held: Sandbox, git_project: Path) -> None:
+    def protected() -> dict[str, object]:
+        # The host's git may write the rest of the git directory.
+        names = (".git/config", ".git/HEAD", "nested/.git/config", "module/.git")
+        found = files_of(git_project).items()
+        return {name: it for name, it in found if name in names or "hooks/" in name or name.endswith("rc")}
+
+    before = protected()
+    assert {".envrc", "sub/inner/.envrc", ".git/config"} <= set(before)
+    for name, body in ON_THE_PROJECT.items():
+        if name not in CROSSING:
+            attempt(held, body)
+            assert (name, protected()) == (name, before)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("body", ON_THE_PROJECT.values(), ids=ON_THE_PROJECT)
+def test_attacks_on_the_project_work_uncontained(loose: Sandbox, git_project: Path, body: str) -> None:
+    assert attempt(loose, body) == "succeeded"
+
+
+def test_changed_protected_files_are_reported(git_project: Path) -> None:
+    change = "python3 -c \"open('sub/inner/.envrc', 'w')\""
+    (first, second) = run_commands(git_project, change, "cat sub/inner/.envrc")
+    (violation,) = first[3]
+    assert violation.startswith(
+        f"planted: {git_project}/sub/inner/.envrc: a command changed it, and it was restored; it was moved to "
+    )
+    assert (second[1], second[3]) == ("export A=1\n", [])
+
+
+def test_ordinary_work_without_namespaces(git_project: Path) -> None:
+    work = "import os, tempfile\nopen(os.path.expanduser('~/t'), 'w').close()\nprint(os.path.exists(tempfile.mkdtemp()), os.path.exists(os.environ['HOME'] + '/t'))\n"
+    (git_project / "work.py").write_text(work)
+    works = (
+        "echo new > sub/made && cat sub/made && rm sub/made",
+        "echo changed > top && git status --short --untracked-files=no && git diff --stat && git log --oneline | wc -l",
+        "python3 work.py",
+        "setsid sleep 100 & echo started",
+        "head -1 /etc/hosts > sub/hosts && ls /etc > sub/listed && wc -l < sub/hosts",
+    )
+    done = run_commands(git_project, *works)
+    assert [(code, stderr, violations) for code, _, stderr, violations, _ in done] == [(0, "", [])] * len(works)
+    assert [stdout for _, stdout, *_ in done] == [
+        "new\n",
+        " M top\n top | 2 +-\n 1 file changed, 1 insertion(+), 1 deletion(-)\n1\n",
+        "True True\n",
+        "started\n",
+        "1\n",
+    ]
+    assert done[3][4] == 1
+
+
+REFUSED = {
+    "echo x > made": "no name can be made, renamed or removed",
+    "mv sub other": "no name can be made, renamed or removed",
+    "git add top": "commands have no copy of a git directory",
+    "cat {outside}/secret": "commands may not open it",
+}
+
+
+def test_refusals_without_namespaces_say_why(git_project: Path, outside: Path) -> None:
+    done = run_commands(git_project, *[text.format(outside=outside) for text in REFUSED])
+    assert all(code != 0 for code, *_ in done)
+    assert [
+        why in "".join(violations) for why, (_, _, _, violations, _) in zip(REFUSED.values(), done, strict=True)
+    ] == [True] * len(REFUSED)
