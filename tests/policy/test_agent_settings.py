@@ -15,6 +15,7 @@ RUNS_LATER = {
     "gemini": ".gemini/tmp/bin/rg",
     "jupyter": ".ipython/profile_default/startup/00-first.py",
     "opencode": ".local/share/opencode/bin/server",
+    "pi": ".pi/agent/extensions/mine.ts",
 }
 
 

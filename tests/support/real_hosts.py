@@ -56,6 +56,16 @@ OPENCODE = {
     },
     "permission": {"bash": "allow", "edit": "allow", "external_directory": "allow"},
 }
+PI = {
+    "providers": {
+        "scripted": {
+            "baseUrl": "{url}/v1",
+            "api": "openai-completions",
+            "apiKey": "SCRIPTED_KEY",
+            "models": [{"id": "scripted"}],
+        }
+    }
+}
 PATCH = "*** Begin Patch\n*** Add File: {}\n+planted\n*** End Patch"
 HOSTS = {
     "claude": Driven(
@@ -105,12 +115,20 @@ HOSTS = {
         lambda path: {"tool": "create", "input": {"path": path, "file_text": "planted\n"}},
     ),
 }
+HOSTS["pi"] = Driven(
+    ["pi", "-p", "--model", "scripted/scripted", "go"],
+    {"SCRIPTED_KEY": "x", "PI_OFFLINE": "1", "PI_TELEMETRY": "0"},
+    lambda text: {"tool": "bash", "input": {"command": text}},
+    lambda path: {"tool": "write", "input": {"path": path, "content": "planted\n"}},
+    configured={".pi/agent/models.json": json.dumps(PI)},
+)
 VERSIONS = {
     "claude": ("2.1.325", "2.1.197"),
     "codex": ("0.166.0",),
     "gemini": ("0.61.0",),
     "opencode": ("1.18.33",),
     "copilot": ("1.0.102",),
+    "pi": ("0.73.1",),
 }
 
 
@@ -126,7 +144,7 @@ def version_of(path: str) -> str:
     with tempfile.TemporaryDirectory() as home:
         environ = {"HOME": home, "PATH": os.environ["PATH"], "COPILOT_OFFLINE": "true", "DISABLE_AUTOUPDATER": "1"}
         done = subprocess.run([path, "--version"], env=environ, capture_output=True, text=True, check=False)
-    found = re.search(r"\d+\.\d+\.\d+", done.stdout)
+    found = re.search(r"\d+\.\d+\.\d+", done.stdout + done.stderr)
     return found[0] if found else f"unknown ({done.stderr.strip()[-200:]})"
 
 

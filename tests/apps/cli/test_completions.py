@@ -14,7 +14,7 @@ from corral.apps.cli.verbs.completions import SHELLS, WORDS
 
 CORRAL = (sys.executable, "-m", "corral")
 PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-HOSTS = ["claude", "codex", "copilot", "cursor", "gemini", "opencode"]
+HOSTS = ["claude", "codex", "copilot", "cursor", "gemini", "opencode", "pi"]
 
 
 @pytest.fixture(scope="session")
