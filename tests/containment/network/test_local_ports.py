@@ -14,7 +14,7 @@ from attempt import has_bubblewrap, must_hold
 from observe import free_port
 
 from corral import Containment, Limits, PolicyError, Sandbox, SandboxConfig
-from corral._lib.network.listening_sockets import listening_users
+from corral._lib.network.listening_sockets import listening_users, serving_users
 from corral._lib.network.local_ports import check_port, never_granted
 from corral.broker.openings import open_grants
 from corral.containment.network.proxy.local_services import _is_trusted as trusts
@@ -249,9 +249,20 @@ def test_user_and_system_are_trusted() -> None:
     assert [trusts(user) for user in (*trusted, *strangers)] == [True] * len(trusted) + [False] * len(strangers)
 
 
+def test_server_that_stops_to_listen_is_known_by_its_connection() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        accepted, _ = server.accept()
+        port, own = server.getsockname()[1], client.getsockname()[1]
+        server.close()
+        with accepted:
+            assert (listening_users("127.0.0.1", port), serving_users("127.0.0.1", port, own)) == ([], [os.geteuid()])
+            assert serving_users("127.0.0.1", port, own + 1) == []
+
+
 if os.geteuid() == 0:
 
-    def test_server_of_another_user_gets_nothing(open_sandbox: Callable[..., Sandbox]) -> None:
+    @pytest.mark.parametrize("stays", [True, False], ids=["listens on", "stops to listen"])
+    def test_server_of_another_user_gets_nothing(stays: bool, open_sandbox: Callable[..., Sandbox]) -> None:
         port = free_port()
         told, tell = os.pipe()
         child = os.fork()
@@ -262,6 +273,8 @@ if os.geteuid() == 0:
                 with socket.create_server(("127.0.0.1", port)) as stolen:
                     os.write(tell, b"x")
                     client, _ = stolen.accept()
+                    if not stays:
+                        stolen.close()
                     os.write(tell, b"got " + client.recv(100))
             finally:
                 os._exit(0)

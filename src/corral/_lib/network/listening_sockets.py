@@ -1,4 +1,4 @@
-"""Finds the users and the processes that listen on a port of this machine's loopback."""
+"""Finds the users and the processes that listen on a port of this machine's loopback, or hold the other end of a connection."""
 
 from __future__ import annotations
 
@@ -20,6 +20,14 @@ def listening_users(address: str, port: int) -> list[int]:
     return [int(row[7]) for row in _rows(address, port)]
 
 
+def serving_users(address: str, port: int, client_port: int) -> list[int]:
+    """Return the same users, and the one who has accepted the connection that a client's port has there.
+
+    That one may listen no more. For a connection that nobody has accepted, the kernel shows root or the listening user.
+    """
+    return [int(row[7]) for row in _rows(address, port, client_port)]
+
+
 def listening_process(port: int, address: str = "127.0.0.1") -> str:
     """Return the program and the process that listen on a port, for a message; "" where the kernel does not tell."""
     sockets = {f"socket:[{row[9]}]" for row in _rows(address, port)}
@@ -35,9 +43,9 @@ def listening_process(port: int, address: str = "127.0.0.1") -> str:
     return ""
 
 
-def _rows(address: str, port: int) -> list[list[str]]:
-    """Return the fields of the sockets that listen on a port, as /proc/net shows them."""
-    places = {f"{known}:{port:04X}" for known in _ADDRESSES[address]}
+def _rows(address: str, port: int, client_port: int = -1) -> list[list[str]]:
+    """Return the fields of the sockets that listen on a port, or are connected to a client's, as /proc/net shows them."""
+    places, clients = ({f"{known}:{each:04X}" for known in _ADDRESSES[address]} for each in (port, client_port))
     found = []
     for name in ("tcp", "tcp6"):
         try:
@@ -46,5 +54,6 @@ def _rows(address: str, port: int) -> list[list[str]]:
         except OSError:
             # This kernel has no IPv6.
             continue
-        found += [row for row in rows if len(row) > 9 and row[3] == _LISTEN and row[1] in places]
+        at_port = [row for row in rows if len(row) > 9 and row[1] in places]
+        found += [row for row in at_port if row[3] == _LISTEN or row[2] in clients]
     return found

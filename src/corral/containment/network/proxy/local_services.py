@@ -9,7 +9,7 @@ import os
 from _socket import AF_INET, AF_INET6, IPPROTO_TCP, SOCK_STREAM, TCP_NODELAY
 from socket import SOCK_CLOEXEC, socket
 
-from corral._lib.network.listening_sockets import listening_users
+from corral._lib.network.listening_sockets import serving_users
 from corral._lib.network.local_ports import never_granted
 from corral.containment.network.proxy.outcome_errors import RefusedError, UnreachableError
 
@@ -37,11 +37,18 @@ def connect_local(port: int) -> tuple[socket, str]:
             sock.close()
             last = error.strerror or str(error)
             continue
-        # After connecting: a server that takes the place of another one later gets no connection of this one.
-        foreign = [user for user in listening_users(address, port) if not _is_trusted(user)]
-        if foreign:
+        # After connecting: a server that takes the place of another one later gets no connection of this one. One that stopped
+        # to listen holds the other end.
+        users = serving_users(address, port, sock.getsockname()[1])
+        foreign = [user for user in users if not _is_trusted(user)]
+        if foreign or not users:
             sock.close()
-            raise RefusedError(f"another user of this machine (uid {foreign[0]}) listens there")
+            who = (
+                f"another user of this machine (uid {foreign[0]})"
+                if foreign
+                else "a user whom the kernel does not name"
+            )
+            raise RefusedError(f"{who} listens there")
         return sock, address
     raise UnreachableError(last)
 
