@@ -176,6 +176,7 @@ SMUGGLED = {
     "a POST without a version": (b"POST /x\r\nHost: evil.example\r\n\r\n", b"POST" + EVIL),
     "another protocol first": (b"hello\r\n", b"GET" + EVIL),
     "bytes first": (b"\0\0\n", b"GET" + EVIL),
+    "blanks of another alphabet": (b"hello\r\n", b"GET" + EVIL.replace(b" /x ", b"\xa0/x\x1f")),
 }
 
 

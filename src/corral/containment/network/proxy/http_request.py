@@ -34,6 +34,8 @@ HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HTTP2_FRAME_HEAD = 9  # bytes
 _HTTP2_SETTINGS = 4
 _CONTROLS = bytes(range(33))
+# Servers in Python split a request's first line at these too.
+_MORE_BLANKS = bytes.maketrans(b"\x1c\x1d\x1e\x1f\x85\xa0", b"      ")
 _KEPT_BYTES = 256  # of either end of a line that is not complete: enough for its first words and its last
 
 
@@ -293,6 +295,7 @@ class RequestScanner:
                 raise RequestError("an HTTP request follows bytes of another protocol, so its Host is not checked")
 
     def _is_request(self, line: bytes) -> bool:
+        line = line.translate(_MORE_BLANKS)
         words = line.split()
         if self._has_no_version and words:
             name, colon, _ = line.partition(b":")
