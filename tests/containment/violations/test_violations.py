@@ -146,6 +146,7 @@ CUT_OFF = {
     "cargo": ("[6] Couldn't resolve host name (Could not resolve host: index.example)", "index.example"),
     "java": ("java.net.UnknownHostException: example.org", "example.org"),
     "psql": ("psql: error: could not translate host name \"db.example\" to address: Temporary failure in name resolution", "db.example"),
+    "gRPC": ("details = \"DNS resolution failed for rpc.example:50051: C-ares status is not ARES_SUCCESS\"", "rpc.example:50051"),
     "ping": ("ping: example.org: Temporary failure in name resolution", "example.org"),
 }  # fmt: skip
 

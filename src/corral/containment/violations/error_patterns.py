@@ -28,6 +28,7 @@ NO_NETWORK = (
     *("unable to resolve host address", "failed to resolve", "unknownhostexception", "failed to connect to"),
     *("could not translate host name", "dial tcp: lookup", "failed to lookup address", "bad address"),
     *("failed to establish a new connection", "connect enetunreach", "getaddrinfo enotfound", "eai_again"),
+    "dns resolution failed",
 )
 ADDRESS_TAKEN = ("address already in use", "eaddrinuse", "address in use")
 NOT_ANSWERED = (
@@ -138,6 +139,7 @@ HOSTS = tuple(
         rf"temporary failure resolving [‘'\"]{_HOST}",
         rf"failed to resolve [‘'\"]{_HOST}",
         rf"failed to resolve address for {_HOST}",
+        rf"DNS resolution failed for {_HOST}",
         rf"could not translate host name [‘'\"]{_HOST}",
         rf"bad address [‘'\"]{_HOST}",
         rf"getaddrinfo (?:EAI_AGAIN|ENOTFOUND) {_HOST}",
