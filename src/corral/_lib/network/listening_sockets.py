@@ -6,7 +6,7 @@ import os
 
 _LISTEN = "0A"
 # As /proc/net shows them: loopback and every address, also in IPv6 form.
-_ADDRESSES = {
+ADDRESSES = {
     "127.0.0.1": (
         *("0100007F", "00000000", "0000000000000000FFFF00000100007F", "0000000000000000FFFF000000000000"),
         "00000000000000000000000000000000",
@@ -45,7 +45,7 @@ def listening_process(port: int, address: str = "127.0.0.1") -> str:
 
 def _rows(address: str, port: int, client_port: int = -1) -> list[list[str]]:
     """Return the fields of the sockets that listen on a port, or are connected to a client's, as /proc/net shows them."""
-    places, clients = ({f"{known}:{each:04X}" for known in _ADDRESSES[address]} for each in (port, client_port))
+    places, clients = ({f"{known}:{each:04X}" for known in ADDRESSES[address]} for each in (port, client_port))
     found = []
     for name in ("tcp", "tcp6"):
         try:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from corral._lib.network.listening_sockets import ADDRESSES
+
 _LISTENS = b"0A"
+_PLACES = {address.encode() for shown in ADDRESSES.values() for address in shown}
 
 
 def listening_ports(process: int) -> list[int]:
-    """Return the TCP ports on which something listens, sorted. Empty where the kernel does not tell."""
+    """Return the TCP ports of localhost on which something listens, sorted. Empty where the kernel does not tell.
+
+    Other addresses of the sandbox's loopback are those of granted names, on which the proxy listens.
+    """
     found = set()
     for name in ("tcp", "tcp6"):
         try:
@@ -16,6 +22,7 @@ def listening_ports(process: int) -> list[int]:
             continue
         for line in lines:
             fields = line.split()
-            if fields[3] == _LISTENS:
-                found.add(int(fields[1].rpartition(b":")[2], 16))
+            address, _, port = fields[1].rpartition(b":")
+            if fields[3] == _LISTENS and address in _PLACES:
+                found.add(int(port, 16))
     return sorted(found)
