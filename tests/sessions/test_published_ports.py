@@ -1,6 +1,7 @@
 """Ports of a session on this machine's loopback: by `corral publish`, by `run --background --publish`, and by the policy."""
 
 import os
+import signal
 import socket
 import sys
 from collections.abc import Iterator
@@ -180,3 +181,38 @@ def test_background_process_with_its_port(agent: Serving, screens: list[Screen])
     one.until(f"http://127.0.0.1:{port}".encode())
     assert one.status() == 0
     eventually(lambda: fetched(port).endswith(b"arrived"))
+
+
+def test_killed_service_frees_its_ports(agent: Serving) -> None:
+    port = free_port()
+    agent.serve(port)
+    publish(session_of(agent), port, 0)
+    (service,) = agent.services()
+    os.kill(service, signal.SIGKILL)
+    eventually(lambda: is_free(port))
+
+
+def test_port_is_published_again_after_the_keeper_was_killed(agent: Serving) -> None:
+    port = free_port()
+    agent.serve(port)
+    publish(session_of(agent), port, 0)
+    (service,) = agent.services()
+    (keeper,) = children_of(service)
+    os.kill(keeper, signal.SIGKILL)
+    agent.clients[0].communicate(timeout=DEADLINE_SECONDS)
+    agent.serve(port)
+    eventually(lambda: fetched(port).endswith(b"arrived"))
+
+
+def is_free(port: int) -> bool:
+    try:
+        socket.create_server(("127.0.0.1", port)).close()
+    except OSError:
+        return False
+    return True
+
+
+def children_of(process: int) -> list[int]:
+    """Return the children of all threads of a process."""
+    files = Path(f"/proc/{process}/task").glob("*/children")
+    return [int(pid) for file in files for pid in file.read_text().split()]
