@@ -13,6 +13,8 @@ from hosting import DEADLINE_SECONDS
 from observe import alive, eventually, free_port, unique_seconds
 from session_world import Agent, is_running, wait_for, working
 
+from corral.sessions.queries import running_sessions
+
 pytestmark = pytest.mark.usefixtures("_full")
 
 
@@ -236,3 +238,18 @@ def test_project_that_holds_the_directory_has_no_session(tmp_path: Path) -> None
         )
         assert done.returncode == 2
         assert agent.services() == []
+
+
+def test_call_with_an_opening_says_that_it_does_not_reach_the_session(agent: Agent) -> None:
+    port = free_port()
+
+    agent.policy('sessions = true\n[[grant]]\ncommand = "curl"\nnetwork = ["own.example:443"]\n')
+    server = agent.start(agent.rewrite(f"python3 -m http.server --bind 127.0.0.1 {port}", run_in_background=True))
+    try:
+        eventually(lambda: any(port in one.ports for one in running_sessions(agent.environ)))
+        done = agent.run("curl -sS https://own.example")
+    finally:
+        server.terminate()
+        server.communicate(timeout=DEADLINE_SECONDS)
+    assert done.returncode != 0
+    assert f"outside the session: port {port} of the session cannot be reached".encode() in done.stderr, done

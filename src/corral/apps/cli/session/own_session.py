@@ -76,7 +76,9 @@ def request_of(options: Options) -> dict[str, Any]:
 
 def run_in_own_session(options: Options) -> int | None:
     """Run a call in the user's session. Return its exit status, or None where it must run without the session."""
-    if options.json or options.call or uses_terminal(options) or options.network or options.publish:
+    if options.json or options.call or uses_terminal(options):
+        return None
+    if options.network or options.local or options.publish:
         return None
     if options.agent is not None or options.profile is not None or options.backend != "auto":
         return None

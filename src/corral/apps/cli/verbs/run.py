@@ -180,6 +180,8 @@ def run_call(options: Options, pending: PendingCall | None = None, state_file: s
         # Empty if the output was live. Holds the reason if the command could not be started.
         sys.stderr.buffer.write(result.stderr)
     print_violations(result)
+    if result.grants and exit_status(result) and not result.denied:
+        _show_unreached_ports(judged, pending)
     if refused_later:
         print(f"corral: {allow_line(refused_later)}", file=sys.stderr)
     return exit_status(result)
@@ -189,6 +191,13 @@ def _show_addresses(options: Options) -> None:
     if not options.json:
         for port in dict.fromkeys(options.publish):
             print(f"corral: port {port} of the sandbox is at http://127.0.0.1:{port}", file=sys.stderr)
+
+
+def _show_unreached_ports(config: SandboxConfig, pending: PendingCall | None) -> None:
+    from corral.apps.cli.session.unreached_ports import unreached_ports_text  # noqa: PLC0415  few runs have openings
+
+    if text := unreached_ports_text(config, pending):
+        print(f"corral: {text}", file=sys.stderr)
 
 
 def _wants_grants(options: Options, config: SandboxConfig) -> bool:
