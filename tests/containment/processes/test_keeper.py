@@ -12,6 +12,7 @@ import pytest
 from machines import import_path
 from observe import DEADLINE_SECONDS, alive, children, eventually, unique_seconds
 
+import corral
 from corral.containment import protocol
 from corral.containment.plan import Plan
 from corral.runtime.pool import Pool
@@ -183,3 +184,13 @@ def test_sweep_kills_orphans_and_spares_living_wardens(pool: Pool) -> None:
     assert (alive(mine), len(alive(other))) == ([], 1)
     first.close()
     second.close()
+
+
+def test_keeper_loads_neither_the_rules_nor_the_policy() -> None:
+    # They would take a fifth of its start, and memory in each sandbox.
+    code = "import sys; sys.path.append(sys.argv[1]); import corral.containment.processes.keeper; print(*sys.modules)"
+    words = [sys.executable, "-I", "-S", "-c", code, str(Path(corral.__file__).parents[1])]
+    loaded = subprocess.run(words, capture_output=True, check=True, text=True).stdout.split()
+    rooms = {name.split(".")[1] for name in loaded if name.startswith("corral.")}
+    assert rooms == {"_lib", "containment", "guard"}
+    assert {name for name in loaded if name.startswith("corral.guard.")} == {"corral.guard.toolchain_kinds"}

@@ -14,8 +14,6 @@ from time import monotonic, time
 from corral._lib.nofollow import DIRECTORY, make_directory
 from corral.containment.filesystem import scratch
 from corral.containment.filesystem.running_sandboxes import MARKER_PREFIX, lies_in, scratch_bases
-from corral.guard.git_signatures import SIGNATURE
-from corral.model.grant import BROKER, TRANSPORT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -90,9 +88,15 @@ def _served(config: SandboxConfig) -> list[str]:
     A signature is left out: each call that commits can get one, so there is nothing that an earlier command could gain.
     """
     broker = config.containment.broker
-    served = [grant for grant in config.grants if grant.kind in (BROKER, TRANSPORT)] if broker else []
+    if not broker:
+        return []
+    # The keeper loads this module too, and needs none of these.
+    from corral.guard.git_signatures import SIGNATURE  # noqa: PLC0415  few calls have a broker
+    from corral.model.grant import BROKER, TRANSPORT  # noqa: PLC0415
+
+    served = [grant for grant in config.grants if grant.kind in (BROKER, TRANSPORT)]
     if not served:
-        return [broker] if broker else []
+        return [broker]
     # Without the hash of a command's words: the broker compares those.
     names = {grant.target.partition(" ")[0] if grant.kind == BROKER else grant.target for grant in served}
     return sorted(names - {SIGNATURE.target})

@@ -11,7 +11,6 @@ from itertools import islice
 
 from corral._lib.records import Record, frozen
 from corral._lib.symlink_chain import matching_paths
-from corral.guard.path_zones import inside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ def closed_paths(steps: Iterable[Step], rules: Sequence[Rule]) -> ClosedPaths:
     roots = [path for path, right in rules if right == "write"]
     # Where there are mounts, a git directory is covered by a copy.
     kept = [step.target for step in steps if step.action == "readonly" or (step.action == "bind" and _covers(step))]
-    kept = [path for path in kept if os.path.lexists(path) and any(inside(path, root) for root in roots)]
+    kept = [path for path in kept if os.path.lexists(path) and any(_inside(path, root) for root in roots)]
     directories = [path for path in kept if os.path.isdir(path) and not os.path.islink(path)]
     split = frozenset(_above(directories, roots))
     return ClosedPaths(
@@ -96,7 +95,7 @@ def _covers(step: Step) -> bool:
 
 
 def _is_generated(path: str) -> bool:
-    return any(inside(path, root) for root in _GENERATED)
+    return any(_inside(path, root) for root in _GENERATED)
 
 
 def _above(paths: Iterable[str], roots: Iterable[str]) -> Iterable[str]:
@@ -104,6 +103,11 @@ def _above(paths: Iterable[str], roots: Iterable[str]) -> Iterable[str]:
     roots = tuple(roots)
     for path in paths:
         at = path
-        while at not in roots and any(inside(at, root) for root in roots):
+        while at not in roots and any(_inside(at, root) for root in roots):
             at = os.path.dirname(at)
             yield at
+
+
+def _inside(path: str, root: str) -> bool:
+    # As `guard.path_zones.inside`. Every keeper loads this module, and that one would load the rules too.
+    return path == root or path.startswith(root + "/")
