@@ -11,8 +11,11 @@ from pathlib import Path
 import corral
 from bench._guards import Place, guards
 from bench._place import workplace
-from bench._rows import Section, at_most
+from bench._rows import Goal, Row, Section, at_most
 from bench._turns import Options, compared, in_turns
+from corral.model.grant import NETWORK, Grant
+from corral.policy.answers.family_grants import store_family_grant
+from corral.policy.loader import load
 
 AS_USER = False
 COMMANDS = ("git status", "ls -la", "pytest -q")
@@ -25,6 +28,8 @@ command = "terraform apply"
 decision = "deny"
 deny = ["terraform apply"]
 """
+DOWNLOAD = "curl https://api.example/x"
+MOST_MS = 1.0  # that a stored grant may add
 PYTHON: str = sys._base_executable  # type: ignore[attr-defined]  # there since 3.3
 PROGRAM = Path(corral.__file__).parent / "integrations" / "hooks" / "program.py"
 
@@ -43,9 +48,34 @@ def measure(options: Options) -> Section:
         }
         functions["bare"] = partial(place.answer, [PYTHON, "-I", "-S", "-c", "pass"])
         times = in_turns(functions, max(options.rounds // 3, 5), seconds_each=10.0)
+        granted = _granted(folder, ours, options)
     bare = times.pop("bare")
     rows = [compared(what, time, bare, at_most(2.5) if "corral" in what else None) for what, time in times.items()]
+    rows.append(granted)
     return Section("a hook, policy and audit line included, against python -I -S -c pass", tuple(rows), tuple(notes))
+
+
+def _granted(folder: Path, hook: list[str], options: Options) -> Row:
+    """Return the time that a grant for a kind of command adds to a call that the posture allows without one."""
+    places = {}
+    for posture in ("open", "balanced"):
+        above = folder / posture
+        above.mkdir()
+        places[posture] = Place(above, f'posture = "{posture}"\n')
+    asked = places["balanced"]
+    config = load(asked.project, asked.env).config
+    store_family_grant("curl", [Grant(NETWORK, "api.example:443", "in the call")], config, asked.env, channel="bench")
+    functions = {name: partial(place.answer, hook, DOWNLOAD) for name, place in places.items()}
+    if not all('"allow"' in answer() for answer in functions.values()):
+        raise RuntimeError("the hook does not allow the download")
+    times = in_turns(functions, max(options.rounds // 3, 5))
+    more = times["balanced"].ms - times["open"].ms
+    return Row(
+        f"{DOWNLOAD}, which a stored grant allows: more than where the posture allows it",
+        more,
+        "ms",
+        goal=Goal(MOST_MS, of_value=True),
+    )
 
 
 def _dependencies() -> list[str]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from corral.policy.config import SandboxConfig
 
 MAX_PROOF_SECONDS = 0.05  # of CPU for the first look; the second, with the grants, takes as long
+BY_ITSELF = "Run it by itself: it is then allowed, or the user is asked about it."
 MAX_FINDINGS = 50  # against a call of a thousand refused commands; an agent reads no more
 
 
@@ -131,9 +132,12 @@ def _asked_if_shared(verdict: Verdict) -> Verdict:
 
 
 def _without_openings(verdict: Verdict) -> Verdict:
-    """Return the verdict in which everything that would need an opening is denied."""
-    denied = [f.replace(decision=Decision.DENY, grants=(), family="") if f.grants else f for f in verdict.findings]
-    return verdict.replace(findings=tuple(denied), others=())
+    """Return the verdict in which everything that would need an opening is denied, after what no opening could cure."""
+    hard = [f for f in verdict.findings if not f.grants]
+    cured = [f.replace(decision=Decision.DENY, grants=(), family="") for f in verdict.findings if f.grants]
+    if any(f.decision == Decision.DENY for f in hard):
+        cured = [f.replace(instead=BY_ITSELF) for f in cured]
+    return verdict.replace(findings=(*hard, *cured), others=())
 
 
 def commands_of(call: Call, machine: Machine) -> tuple[list[Command], bool]:

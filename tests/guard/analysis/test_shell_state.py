@@ -13,12 +13,13 @@ import pytest
 
 from corral import SandboxConfig
 from corral.guard.evaluate import vet
-from corral.model.call import Call
+from corral.model.call import Call, Decision
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 STRICT = SandboxConfig(project_root="/usr/share")
+WORKSPACE = SandboxConfig(project_root="/usr/share", profile="workspace")
 SECRET = "the secret"
 PROVEN = {
     "a variable that bash sets itself": [
@@ -404,3 +405,10 @@ def test_script_that_works_in_bash_is_refused(script: str, project: str) -> None
 @pytest.mark.parametrize("script", [pytest.param(s, id=name) for name, s in ALLOWED.items()])
 def test_harmless_neighbour_is_allowed(script: str) -> None:
     assert vet(Call(script, shell=True), STRICT).allowed
+
+
+@pytest.mark.parametrize(
+    "text", ['unset x; rm -rf "${x:-/srv}"', "unset -- x; rm -rf ${x:-/srv}", "unset x; rm -rf $x/"]
+)
+def test_variable_that_was_unset_is_empty(text: str) -> None:
+    assert vet(Call(text, shell=True), WORKSPACE).decision is Decision.DENY

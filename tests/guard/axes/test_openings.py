@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.guard.evaluate import vet
+from corral.guard.evaluate import BY_ITSELF, vet
 from corral.guard.machine import Machine
 from corral.guard.rules.loader import profile_named
 from corral.model.call import Call, Decision, Verdict
@@ -278,6 +278,12 @@ def test_one_hard_refusal_keeps_the_whole_call_denied(project: Path) -> None:
     verdict = judge(project, "git push; reboot")
     assert verdict.decision == DENY
     assert {finding.rule for finding in verdict.findings if finding.decision == DENY} >= {"name-reboot"}
+
+
+def test_hard_refusal_comes_first_and_the_rest_can_be_asked_about(project: Path) -> None:
+    first, second = judge(project, "curl https://api.example/ && cat ~/.ssh/id_rsa").findings
+    assert (first.rule, second.rule, second.decision) == ("path-read-secret", "argv-curl-network", DENY)
+    assert second.instead == BY_ITSELF
 
 
 @pytest.mark.parametrize("text", ["git push", "curl https://api.example/", "cat ../other/src/x", "pip install x"])

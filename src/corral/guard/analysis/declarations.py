@@ -122,7 +122,10 @@ def unset(frame: Frame, command: Command, words: list[Word]) -> None:
         if flags == {"f"}:
             continue
         assign_variable(walker, frame, command, name, "", word.part(name))  # PATH without a value means this directory
-        scope.variables[name] = None
+        # Elsewhere it may fail, or uncover another value. Without HOME, `~` is still the home directory.
+        is_plain = word.proven and not flags and name.isidentifier() and name not in scope.attributes and name != "HOME"
+        is_alone = scope.locals is None and not scope.functions and not is_set_by_bash(name)
+        scope.variables[name] = "" if is_plain and is_alone and not subscript else None
         if scope.locals is not None:
             scope.distrust(name)
 
