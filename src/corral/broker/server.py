@@ -130,6 +130,19 @@ class Request:
         finally:
             protocol.close_all(given)
 
+    def pack(self, path: str) -> None:
+        """Let the stub pack a directory, inside, and take the archive in place of its descriptor 0."""
+        encoded = os.fsencode(path)
+        if len(encoded) > protocol.MAX_PATH_BYTES or b"\0" in encoded:
+            raise RefusedError(f"{path[:80]!r}: too long a name")
+        protocol.send(self.sock, b"pack " + encoded)
+        data, given = self._answer()
+        if data != b"file" or len(given) != 1:
+            protocol.close_all(given)
+            raise RefusedError(f"{path[:80]!r} cannot be packed")
+        os.close(self.take(0))
+        self._streams[0] = given[0]
+
     def _answer(self) -> tuple[bytes, list[int]]:
         self.sock.settimeout(REQUEST_SECONDS)
         try:
@@ -198,6 +211,7 @@ class BrokerServer:
             os.mkdir(path, 0o700)
         for name in self._services:
             _write(f"{self.directory}/bin/{name}", stub_text(), 0o500)
+        _write(f"{self.directory}/build_context.py", _own_text("commands/build_context.py"), 0o400)
         for name, text in files.items():
             _write(f"{self.directory}/{name}", text, 0o500 if name.startswith("bin/") else 0o400)
         # By descriptor: the path of a socket has at most 107 bytes.
@@ -350,8 +364,12 @@ class BrokerServer:
 def stub_text() -> str:
     """Return the text of a stub, for the Python of this process, which sandboxes see."""
     python = os.path.realpath(sys._base_executable)  # type: ignore[attr-defined]  # there since 3.3
-    with open(os.path.join(os.path.dirname(__file__), "stub.py"), encoding="utf-8") as file:
-        return f"#!{python} -IS\n{file.read()}"
+    return f"#!{python} -IS\n{_own_text('stub.py')}"
+
+
+def _own_text(name: str) -> str:
+    with open(os.path.join(os.path.dirname(__file__), name), encoding="utf-8") as file:
+        return file.read()
 
 
 def _write(path: str, text: str, mode: int) -> None:

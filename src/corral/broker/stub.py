@@ -52,6 +52,8 @@ def main() -> None:
             posix.write(2, rest + b"\n")
         elif kind == b"open":
             show(broker, rest)
+        elif kind == b"pack":
+            pack(broker, rest)
         else:
             stop("the broker has ended")
 
@@ -71,6 +73,21 @@ def show(broker: socket, path: bytes) -> None:
         return
     give(broker, b"file", descriptor)
     posix.close(descriptor)
+
+
+def pack(broker: socket, path: bytes) -> None:
+    """Send a pipe from which a directory can be read as an archive. A process of this side packs it."""
+    reader, writer = posix.pipe()
+    if posix.fork() == 0:
+        posix.dup2(writer, 1)
+        posix.set_inheritable(1, True)  # 0 and 1 were closed, so the pipe may have these numbers already
+        try:
+            posix.execv(sys.executable, (sys.executable, "-IS", "/run/corral/build_context.py", path))
+        except OSError as error:
+            stop(f"the directory cannot be packed: {error}")
+    posix.close(writer)
+    give(broker, b"file", reader)
+    posix.close(reader)
 
 
 def stop(reason: str) -> None:

@@ -6,6 +6,8 @@ this module builds from checked parts. So the program never parses words in anot
 
 from __future__ import annotations
 
+from posixpath import normpath
+
 from corral._lib.lazy_regex import pattern
 from corral._lib.records import Record, frozen
 from corral.guard.rules.loader import broker_programs
@@ -27,6 +29,7 @@ _ANY_SLUG = "*/*"  # where the remote is not known
 _HOST = pattern(r"(?:[A-Za-z0-9_][A-Za-z0-9._-]*@)?[A-Za-z0-9][A-Za-z0-9._-]*")
 _PLAIN_WORD = pattern(r"[A-Za-z0-9-]+")
 _PLAIN_VALUE = pattern(r"[A-Za-z0-9=/._-]+")  # the shell that git starts changes nothing in it
+_REMOTE_CONTEXT = ("://", "git@", "github.com/")  # docker would fetch these
 _PARTS = pattern(r"[,/.]")
 
 
@@ -42,6 +45,7 @@ class Match(Record):
     ] = ()  # positions in `argv` that name files, and what stands there before the path
     takes_stdin: bool = False
     types: str = ""  # the word that the user types to say yes
+    packs: str = ""  # the directory that becomes an archive on standard input
 
 
 @frozen
@@ -172,6 +176,10 @@ def _matched(program: str, shape: Shape, leading: frozenset[str], words: tuple[s
     options = [_checked(shape, name, value, slug, depth) for name, value in given]
     operands = [word.replace("{owner}/{repo}", slug) if slug else word for word in operands]
     _check_operands(shape, operands, slug, depth)
+    packs = operands[0] if "context" in shape["operands"] and operands != ["-"] else ""
+    if packs:
+        operands = ["-"]
+        options = [(name, _in_context(value, packs, depth) if name == "--file" else value) for name, value in options]
     for names in shape["needs"]:
         if not any(name in names for name, _ in options):
             raise _NoMatchError(f"It needs {' or '.join(names)}.", depth)
@@ -191,7 +199,17 @@ def _matched(program: str, shape: Shape, leading: frozenset[str], words: tuple[s
         if kinds[name] == "file":
             files.append((len(argv) - 1, f"{name}=" if name.startswith("--") else ""))
     target = f"{program}/{operands[0] if shape['id'] == 'HOST' else shape['id']}"
-    return Match(target, shape["asks"], (*argv, *operands), tuple(files), shape["stdin"], shape["types"])
+    return Match(target, shape["asks"], (*argv, *operands), tuple(files), shape["stdin"], shape["types"], packs)
+
+
+def _in_context(path: str, directory: str, depth: int) -> str:
+    """Return the path of a Dockerfile relative to the directory that is packed."""
+    above, found = normpath(directory), normpath(path)
+    if above != ".":
+        found = found[len(above) + 1 :] if found.startswith(f"{above}/") else ".."
+    if found.partition("/")[0] in ("", ".."):
+        raise _NoMatchError(f"{path!r} must be in {directory!r}.", depth)
+    return found
 
 
 def _parsed(
@@ -276,7 +294,8 @@ def _check_operands(shape: Shape, operands: list[str], slug: str, depth: int) ->
             raise _NoMatchError("An operand is missing.", depth)
         while left:
             word = left.pop(0)
-            if not _is_operand(word, plain, slug) or (word.startswith("-") and word != plain and not shape["stops"]):
+            is_option = word.startswith("-") and word != plain and not shape["stops"]
+            if not _is_operand(word, plain, slug) or (is_option and (plain, word) != ("context", "-")):
                 raise _NoMatchError(f"{word!r} is not what the broker passes on here.", depth)
             _check_value(shape, "operands", word, depth)
             for part in [word, *_PARTS.split(word)] if shape["refused"] else []:
@@ -291,6 +310,8 @@ def _check_operands(shape: Shape, operands: list[str], slug: str, depth: int) ->
 def _is_operand(word: str, wanted: str, slug: str) -> bool:
     if wanted in ("text", "word"):
         return wanted == "text" or not word.startswith("-")
+    if wanted == "context":
+        return word != "" and not any(sign in word for sign in _REMOTE_CONTEXT)
     if wanted == "host":
         return _HOST.fullmatch(word) is not None
     return word != "" and _is_like(word, _with_slug(wanted, slug))

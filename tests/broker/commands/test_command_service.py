@@ -423,3 +423,62 @@ def test_option_behind_the_host_is_an_option_of_ssh_itself(tmp_path: Path) -> No
     words = ["ssh", "-F", "/dev/null", "build.example", f"-oProxyCommand=touch {tmp_path}/ran", "ls"]
     subprocess.run(words, capture_output=True, check=False, stdin=subprocess.DEVNULL)
     assert (tmp_path / "ran").exists()
+
+
+IGNORED = """\
+# what the image does not need
+node_modules
+**/*.log
+/build/*
+!build/keep
+docs/[ab]?
+Dockerfile
+"""
+
+
+def test_directory_is_packed_inside_for_a_build(world: World) -> None:
+    world.program("docker", PACKED)
+    app = world.project / "app"
+    for name in (
+        "node_modules/x/y",
+        "src/a.log",
+        "src/a",
+        "build/drop",
+        "build/keep",
+        "docs/a1",
+        "docs/c1",
+        "Dockerfile",
+        "docker/Dev",
+    ):
+        (app / name).parent.mkdir(parents=True, exist_ok=True)
+        (app / name).write_text(name)
+    (app / ".dockerignore").write_text(IGNORED)
+    (app / "key").symlink_to(world.home / ".ssh" / "id_ed25519")
+    with brokered(world.config, {"docker": world.service("docker")}) as (box, _):
+        found = shown(box, ["docker", "build", "-t", "a", "-f", "app/docker/Dev", "app"])
+        inner = shown(box, "cd app && docker build .")
+        missing = box.run(["docker", "build", "missing"])
+    assert found["argv"] == ["build", "--tag=a", "--file=docker/Dev", "-"]
+    assert found["members"] == inner["members"]
+    members: dict[str, list[object]] = found["members"]  # type: ignore[assignment]
+    kept = {"Dockerfile", "build/keep", "docker/Dev", "docs/c1", "src/a", ".dockerignore"}
+    assert {name for name, (kind, *_) in members.items() if kind == "file"} == kept
+    assert members["docs/c1"] == ["file", 0, "docs/c1"]
+    assert members["key"][0] == "link"  # and not the key
+    assert (b"cannot be packed" in missing.stderr, missing.stdout) == (True, b"")
+
+
+# Prints the members of the archive on standard input.
+PACKED = """#!/usr/bin/env python3
+import io, json, sys, tarfile
+data = sys.stdin.buffer.read()
+if not data:
+    sys.exit(1)
+found = {}
+with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+    for member in archive:
+        kind = "file" if member.isfile() else "link" if member.issym() else "other"
+        text = archive.extractfile(member).read().decode() if member.isfile() else ""
+        found[member.name] = [kind, member.uid, text]
+print(json.dumps({"argv": sys.argv[1:], "members": found}))
+"""

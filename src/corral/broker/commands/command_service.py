@@ -89,6 +89,8 @@ class CommandService:
             raise RefusedError(f"it is not installed in {', '.join(self._directories)}.")
         directory = request.directory()
         words = _with_copies(request, match, directory)
+        if match.packs:
+            request.pack(match.packs)
         credentials = self._present(self._row["box"]["read"] if self._row["box"] else ())
         environ = self._environment()
         box, watched = self._box(path, directory, credentials, environ)
