@@ -425,6 +425,14 @@ def test_option_behind_the_host_is_an_option_of_ssh_itself(tmp_path: Path) -> No
     assert (tmp_path / "ran").exists()
 
 
+def test_manifest_comes_on_standard_input(world: World) -> None:
+    world.program("kubectl")
+    with brokered(world.config, {"kubectl": world.service("kubectl", "kubectl/stdin-apply")}) as (box, _):
+        found = shown(box, "echo 'kind: Pod' | kubectl apply -n web -f -")
+        assert "was not granted" in refusal(box, ["kubectl", "apply", "-f", "app.yaml"])
+    assert (found["argv"], found["stdin"]) == (["apply", "--namespace=web", "--filename=-"], "kind: Pod\n")
+
+
 IGNORED = """\
 # what the image does not need
 node_modules
