@@ -11,7 +11,7 @@ from pathlib import Path
 import corral
 from bench._guards import Place, guards
 from bench._place import workplace
-from bench._rows import Goal, Row, Section, at_most
+from bench._rows import Row, Section, at_most
 from bench._turns import Options, compared, in_turns
 from corral.model.grant import NETWORK, Grant
 from corral.policy.answers.family_grants import store_family_grant
@@ -29,7 +29,7 @@ decision = "deny"
 deny = ["terraform apply"]
 """
 DOWNLOAD = "curl https://api.example/x"
-MOST_MS = 1.0  # that a stored grant may add
+MOST = at_most(1.05)  # a stored grant adds at most 1 ms
 PYTHON: str = sys._base_executable  # type: ignore[attr-defined]  # there since 3.3
 PROGRAM = Path(corral.__file__).parent / "integrations" / "hooks" / "program.py"
 
@@ -69,13 +69,7 @@ def _granted(folder: Path, hook: list[str], options: Options) -> Row:
     if not all('"allow"' in answer() for answer in functions.values()):
         raise RuntimeError("the hook does not allow the download")
     times = in_turns(functions, max(options.rounds // 3, 5))
-    more = times["balanced"].ms - times["open"].ms
-    return Row(
-        f"{DOWNLOAD}, which a stored grant allows: more than where the posture allows it",
-        more,
-        "ms",
-        goal=Goal(MOST_MS, of_value=True),
-    )
+    return compared(f"{DOWNLOAD}, by a stored grant beside by the posture", times["balanced"], times["open"], MOST)
 
 
 def _dependencies() -> list[str]:
