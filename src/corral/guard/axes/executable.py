@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from corral.guard.machine import Machine
     from corral.policy.config import SandboxConfig
 
+# Words with which the client of an engine or a cluster only prints text, and connects to nothing.
+_ONLY_PRINTS = frozenset({("--version",), ("--help",), ("help",), ("compose", "version"), ("version", "--client")})
 _LISTED_BY_USER = {"why": "the user put it there", "instead": "Continue without it, or ask the user to run it."}
 
 
@@ -36,6 +38,8 @@ def judge(
             listed = _listed(command.real, denylist)
         if not listed:
             continue
+        if row.get("group") == "container" and _only_prints(command, config):
+            continue
         spend(WORK_TO_REFUSE)
         decision, words = Decision.DENY, _LISTED_BY_USER
         if "group" in row:
@@ -57,6 +61,14 @@ def judge(
             refused = with_opening(refused, opening, config)
         found.append(refused)
     return found
+
+
+def _only_prints(command: Command, config: SandboxConfig) -> bool:
+    """Return whether a command prints its version or its help, in a sandbox. The user may have denied the name itself."""
+    rules, words = config.rules, command.words[1:]
+    if not rules.needs_containment or rules.groups["container"] == Decision.ALLOW:
+        return False
+    return all(word.proven for word in words) and tuple(word.text for word in words) in _ONLY_PRINTS
 
 
 def _listed(base: str, denylist: Collection[str]) -> str:
