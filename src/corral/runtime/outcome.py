@@ -86,10 +86,11 @@ def build_result(
     """Return the result of a command. `fields` come from `output_fields`."""
     violations, exit_code = ending.violations, ending.exit_code
     if context.inspect is not None:
-        errors = fields["stderr"]
+        printed = sent.options.printed
+        output, errors = (fields["stdout"], fields["stderr"]) if printed is None else printed()
         # A terminal, and shell text such as `make 2>&1 | tail`, mixes errors into stdout.
-        if on_terminal or (not errors and fields["stdout"] and _merges_errors(sent.options.call)):
-            errors = fields["stdout"]
+        if on_terminal or (not errors and output and _merges_errors(sent.options.call)):
+            errors = output
         cwd, missing = sent.launch.cwd, warden.missing_layers
         found = context.inspect(errors, cwd, missing, signal=ending.signal, began_at=sent.began_at, warden=warden.pid)
         if found:

@@ -41,6 +41,7 @@ class RunOptions(Record):
     rows: int = 24
     columns: int = 80
     stdio: tuple[int, ...] = ()  # the three streams that `inherit_stdio` lends, instead of this process's own
+    printed: Callable[[], tuple[bytes, bytes]] | None = None  # the end of the stdout and stderr that `stdio` passed on
     call_id: str = ""  # the model's id of the tool call, for observers
     descriptors: tuple[
         int, ...

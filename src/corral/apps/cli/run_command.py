@@ -10,6 +10,9 @@ import sys
 from signal import SIG_DFL, SIG_IGN, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGWINCH, getsignal, signal
 
 from corral.apps.cli.call import is_in_foreground, uses_terminal
+from corral.apps.cli.output_relay import OutputRelay, can_relay
+from corral.runtime.run_options import RunOptions
+from corral.sandbox import Sandbox
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +23,6 @@ if TYPE_CHECKING:
     from corral.model.call import Call
     from corral.model.result import SandboxResult
     from corral.runtime.handle import Handle
-    from corral.sandbox import Sandbox
     from corral.transactions.transaction import Transaction
 
 POLL_SECONDS = 0.1  # the longest that a signal waits until corral passes it on
@@ -38,6 +40,8 @@ def run_command(
     """
     if not uses_terminal(options):
         live = not options.json
+        if options.call and live and isinstance(box, Sandbox) and can_relay():
+            return _relayed(box, call, while_waiting)
         with (
             Console(_RECORDED) as console,
             box.start(call.argv, shell=call.shell, cwd=call.cwd, inherit_stdin=not live, inherit_stdio=live) as handle,
@@ -50,6 +54,15 @@ def run_command(
     handle.relay(0)
     with handle, Console(_RECORDED_ON_TERMINAL) as console:
         console.set_raw()
+        return console.wait(handle, while_waiting)
+
+
+def _relayed(box: Sandbox, call: Call, while_waiting: Callable[[], None] | None) -> SandboxResult:
+    """Run a host's call. Its agent reads the result, so that names what the errors report, and the user's setting for it."""
+    relay = OutputRelay()
+    sent = RunOptions(call, inherit_stdio=True, stdio=relay.stdio, printed=relay.printed)
+    with Console(_RECORDED) as console, box._runner.start(sent) as handle:
+        relay.start()
         return console.wait(handle, while_waiting)
 
 

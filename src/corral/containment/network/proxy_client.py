@@ -53,6 +53,7 @@ _NO_ATTEMPTS = {
     "UV_HTTP_RETRIES": "0",
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
     "npm_config_update_notifier": "false",
+    "npm_config_audit": "false",
 }
 
 
