@@ -466,7 +466,7 @@ class ContainmentState:
             found += detect.from_audit_records(taken, seen, self.config)
         if not said:
             return found
-        guessed = detect.infer_from_output(said, cwd, seen, self.config, missing)
+        guessed = detect.infer_from_output(said, cwd, seen, self.config, missing, warden=warden)
         known = {violation.target for violation in found if violation.target}
         found = detect.with_ports(found, guessed)
         known.update(violation.target for violation in found)

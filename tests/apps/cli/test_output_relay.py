@@ -45,6 +45,19 @@ def test_server_of_the_machine_is_named(owner: Owner, merged: bool) -> None:
     assert f"containment.local = [{port}]" in (done.stdout if merged else done.stderr).decode()
 
 
+def test_server_that_another_command_started_is_named(owner: Owner) -> None:
+    serve = "python3 -uc \"import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1]); s.accept()\""
+    with subprocess.Popen(
+        rewritten(owner, serve), cwd=owner.root, env=owner.environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+    ) as server:
+        assert server.stdout is not None
+        port = int(server.stdout.readline())
+        done = run(owner, f'echo "127.0.0.1:{port}: Connection refused" >&2; exit 7')
+        server.terminate()
+    assert done.returncode == 7
+    assert "the user can set sessions = true" in done.stderr.decode()
+
+
 def test_missing_variable_is_named(owner: Owner) -> None:
     text = "python3 -c \"import os; os.environ['APP_DATABASE_URL']\""
     done = run(owner, text, APP_DATABASE_URL="postgres:///app")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 _LISTEN = "0A"
+MAX_NAMESPACES = 64  # against a user with very many sandboxes
 # As /proc/net shows them: loopback and every address, also in IPv6 form.
 ADDRESSES = {
     "127.0.0.1": (
@@ -43,16 +44,38 @@ def listening_process(port: int, address: str = "127.0.0.1") -> str:
     return ""
 
 
-def _rows(address: str, port: int, client_port: int = -1) -> list[list[str]]:
+def is_served_in_another_namespace(port: int, but_not: int = 0) -> bool:
+    """Return whether a process of this user listens on a port of another loopback than this process's and that of `but_not`."""
+    known = {_namespace("self"), _namespace(str(but_not))}
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        namespace = _namespace(process)
+        if not namespace or namespace in known:
+            continue
+        known.add(namespace)
+        if os.geteuid() in [int(row[7]) for row in _rows("127.0.0.1", port, folder=f"/proc/{process}/net")]:
+            return True
+        if len(known) > MAX_NAMESPACES:
+            break
+    return False
+
+
+def _namespace(process: str) -> str:
+    try:
+        return os.readlink(f"/proc/{process}/ns/net")
+    except OSError:
+        return ""  # another user's, or it has ended
+
+
+def _rows(address: str, port: int, client_port: int = -1, folder: str = "/proc/net") -> list[list[str]]:
     """Return the fields of the sockets that listen on a port, or are connected to a client's, as /proc/net shows them."""
     places, clients = ({f"{known}:{each:04X}" for known in ADDRESSES[address]} for each in (port, client_port))
     found = []
     for name in ("tcp", "tcp6"):
         try:
-            with open(f"/proc/net/{name}", encoding="ascii") as file:
+            with open(f"{folder}/{name}", encoding="ascii") as file:
                 rows = [line.split() for line in file]
         except OSError:
-            # This kernel has no IPv6.
+            # This kernel has no IPv6, or the process has ended.
             continue
         at_port = [row for row in rows if len(row) > 9 and row[1] in places]
         found += [row for row in at_port if row[3] == _LISTEN or row[2] in clients]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from corral._lib.network import network_grants
-from corral._lib.network.listening_sockets import listening_users
+from corral._lib.network.listening_sockets import is_served_in_another_namespace, listening_users
 from corral._lib.network.local_ports import never_granted
 from corral._lib.network.name_addresses import NameAddresses, is_name_address
 from corral.containment.violations import error_patterns
@@ -50,9 +50,9 @@ def limit_hit(kind: str, field: str, limits: Limits, *, inferred: bool) -> Viola
 
 
 def infer_from_output(
-    said: bytes, cwd: str, view: View, config: SandboxConfig, missing: tuple[str, ...]
+    said: bytes, cwd: str, view: View, config: SandboxConfig, missing: tuple[str, ...], *, warden: int = 0
 ) -> tuple[Violation, ...]:
-    """Return the refusals of the containment, according to the last lines of a command's output."""
+    """Return the refusals of the containment, according to the last lines of a command's output. `warden` ran the command."""
     found: dict[tuple[str, str], Violation] = {}
     for text, (kind, field) in _LIMITS.items():
         limit = getattr(config.limits, field)
@@ -62,7 +62,7 @@ def infer_from_output(
     # Most output reports no refusal, and is not split into lines.
     low = said.lower()
     if any(text in low for text in error_patterns.TRIGGERS):
-        reader = _MessageReader(CommandView(view, config, missing), cwd)
+        reader = _MessageReader(CommandView(view, config, missing), cwd, warden)
         for line in said.decode("utf-8", "replace").splitlines()[-MAX_LINES:]:
             for violation in reader.read(line[:MAX_LINE_CHARACTERS]):
                 found.setdefault(_deduplication_key(violation), violation)
@@ -82,9 +82,10 @@ def _deduplication_key(violation: Violation) -> tuple[str, str]:
 
 
 class _MessageReader:
-    def __init__(self, view: CommandView, cwd: str) -> None:
+    def __init__(self, view: CommandView, cwd: str, warden: int) -> None:
         self.view = view
         self.cwd = cwd
+        self.warden = warden
 
     def read(self, line: str) -> Iterator[Violation]:
         """Yield the violations that one line reports: of a system call, else of a host, else of a path."""
@@ -130,12 +131,12 @@ class _MessageReader:
             detail = "the sandbox listens on this port for granted names, so no server can have it on all addresses"
             return Violation("network", f"0.0.0.0:{taken}", detail, "Listen on 127.0.0.1 alone.", inferred=True)
         port = error_patterns.local_port_in(line)
-        if not port or port in local or not listening_users("127.0.0.1", port):
+        if not port or port in local:
             return None
-        target, detail = (
-            f"127.0.0.1:{port}",
-            "a server of the host machine listens there, and the sandbox's loopback is its own",
-        )
+        target = f"127.0.0.1:{port}"
+        if not listening_users("127.0.0.1", port):
+            return self._other_sandbox(target, port)
+        detail = "a server of the host machine listens there, and the sandbox's loopback is its own"
         never = never_granted(port)
         if never:
             return Violation(
@@ -161,6 +162,14 @@ class _MessageReader:
         return grantable_violation(
             "network", place, "it is granted at another port only", instead, grant, inferred=True
         )
+
+    def _other_sandbox(self, target: str, port: int) -> Violation | None:
+        """Return the violation of a command that looks for the server of another one, which an agent left in the background."""
+        if self.view.config.sessions or not is_served_in_another_namespace(port, self.warden):
+            return None
+        detail = "a server in another sandbox listens there, and each command has a loopback of its own"
+        instead = "Start the server in the command that uses it"
+        return grantable_violation("network", target, detail, instead, "sessions = true", inferred=True)
 
     def _closed_call(self, call: str) -> Iterator[Violation]:
         why, needs_root = error_patterns.CALLS[call]
