@@ -216,3 +216,38 @@ def test_repository_of_a_killed_host_is_completed(at: str, project: Path) -> Non
         assert git(project / "sub", "status", "--porcelain") == ""
     unfinished = Path(os.environ["XDG_STATE_HOME"], "corral", "git", ".unfinished")
     assert list(unfinished.iterdir()) == []
+
+
+# Kills itself when it has taken away what the command took away.
+TAKING = """
+import os, sys
+from corral import Sandbox, SandboxConfig
+from corral.git import new_worktrees
+from corral.git.comparison import Comparison
+project, script = sys.argv[1:]
+box = Sandbox(SandboxConfig(project, profile="workspace"))
+assert box.run(["true"]).ok
+update = Comparison._update_refs
+Comparison._update_refs = lambda *words: (update(*words), os.kill(os.getpid(), 9))
+new_worktrees.keep = lambda *_: os.kill(os.getpid(), 9)
+box.run(["sh", script])
+"""
+# A commit that nothing else reaches, and a command that takes it away.
+TAKEN = {
+    "a deleted branch": ("branch lost {0}", "git branch -D lost"),
+    "a removed worktree": ("worktree add -q --detach wt {0}", "git worktree remove --force wt"),
+}
+
+
+@pytest.mark.parametrize("what", TAKEN)
+def test_host_that_is_killed_after_a_deletion_loses_no_commit(what: str, project: Path) -> None:
+    lost = git(project, "commit-tree", "-m", "lost", "HEAD^{tree}")
+    before, step = TAKEN[what]
+    git(project, *before.format(lost).split())
+    # In a script: by itself, the profile asks about such a command.
+    (project / "step.sh").write_text(step)
+    words = [sys.executable, "-c", TAKING, str(project), "step.sh"]
+    assert subprocess.run(words, check=False, capture_output=True).returncode == -9
+    assert lost not in git(project, "for-each-ref", "refs/heads", "--format=%(objectname)")
+    assert "wt" not in git(project, "worktree", "list")
+    assert git(project, "for-each-ref", "refs/corral", "--format=%(objectname)") == lost

@@ -130,3 +130,19 @@ def test_submodule_of_a_command_moves_no_repository_of_the_users(
     notes(open_sandbox(), step)
     assert git(project / "sub", "rev-parse", "HEAD") == before
     assert (project / ".git" / "modules" / "lib" / "foo" / "HEAD").exists()
+
+
+def test_refused_ref_beside_a_deleted_branch_hides_no_loss(project: Path, open_sandbox: Callable[..., Sandbox]) -> None:
+    git(project, "branch", "lost", git(project, "commit-tree", "-m", "lost", "HEAD^{tree}"))
+    lost = git(project, "rev-parse", "lost")
+    # Git refuses a ref below the name of another one.
+    step = "git branch -q -D lost && echo $(git rev-parse HEAD) refs/heads/main/below >> .git/packed-refs"
+    (deleted,) = told(notes(open_sandbox(), step), "refs/heads/lost was deleted by a command")
+    outside(deleted.partition("to restore it: ")[2], project)
+    assert git(project, "rev-parse", "lost") == lost
+
+
+def test_renamed_branch_is_no_loss(project: Path, open_sandbox: Callable[..., Sandbox]) -> None:
+    git(project, "branch", "lost", git(project, "commit-tree", "-m", "lost", "HEAD^{tree}"))
+    assert told(notes(open_sandbox(), "git branch -q -m lost found"), "deleted") == []
+    assert git(project, "for-each-ref", "refs/corral") == ""

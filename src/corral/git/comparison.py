@@ -217,7 +217,8 @@ class Comparison:
         """Report that both sides moved HEAD, and keep the commit of a command's that is on no branch."""
         self.notes.append("HEAD was changed by the user too: the user's stays")
         if not head.startswith(SYMBOLIC):
-            refs.keep_unreached(self, {"HEAD": head}, "of the command's was on no branch")
+            why = "HEAD of the command's was on no branch"
+            refs.keep(self, {name: (oid, why) for name, oid in refs.unreached(self, {"HEAD": head}).items()})
 
     def message(self) -> str:
         """Return the text for the user's reflog."""
@@ -293,6 +294,7 @@ class Comparison:
     def _write_refs(self, outgoing: list[Update], incoming: list[Update]) -> None:
         plain = [each for each in outgoing if not each[2].startswith(SYMBOLIC)]
         gone = [each for each in plain if not each[2]]
+        lost = self._store_lost(gone, plain)
         for group in (gone, [each for each in plain if each[2]]):
             if group and self._update_refs(group):
                 for number, each in enumerate(group):
@@ -303,15 +305,13 @@ class Comparison:
                     )
                     if why:
                         self._explain(each, why, incoming)
+        self._tell_deleted(gone, plain, lost)
         refused = self.base.get("refused", {})
         if self._must_retry:
             return
         self.base.pop("failed", None)
         refs.tell_moved(self, [each for each in plain if each[1] and each[2] and each[0] not in refused])
         self._tell_unsigned([each for each in plain if each[2] and each[0] not in refused])
-        deleted = {name: old for name, old, _ in gone if name not in refused}
-        if deleted:
-            refs.keep_unreached(self, deleted, "was deleted by a command")
         symbolic = [each for each in outgoing if each[2].startswith(SYMBOLIC)]
         for number, (name, old, new) in enumerate(symbolic):
             if number >= MAX_SINGLE_REFS:
@@ -322,6 +322,22 @@ class Comparison:
                     self._refuse(name, new, old, answer.errors)
                 else:
                     self.agree(name, new)
+
+    def _store_lost(self, gone: list[Update], plain: list[Update]) -> dict[str, str]:
+        """Keep what only refs reach that are to be deleted. Before that: this process may be killed in between."""
+        lost = refs.unreached(self, {name: old for name, old, _ in gone}, made=[new for _, _, new in plain]) if gone else {}
+        refs.store(self, lost)
+        return lost
+
+    def _tell_deleted(self, gone: list[Update], plain: list[Update], lost: dict[str, str]) -> None:
+        """Report the refs that were deleted and that alone led to something. Not every new ref could be written."""
+        if not gone:
+            return
+        now = read_refs(self.user)
+        deleted = {name: old for name, old, _ in gone if name not in now}
+        if any(new and now.get(name) != new for name, _, new in plain):
+            lost = refs.unreached(self, deleted)
+        refs.keep(self, {name: (oid, f"{name} was deleted by a command") for name, oid in deleted.items() if name in lost})
 
     def _tell_unsigned(self, written: list[Update]) -> None:
         """Report the commits of commands without a signature, if the user's git signs commits in this repository."""

@@ -192,6 +192,8 @@ def _why_not(
         if not values or ("submodule", subsection, name) in user:
             return "the user has it already"
         is_plain = is_safe_path(subsection.encode("utf-8", "surrogateescape")) and not subsection.startswith("-")
+        if not subsection.isprintable():
+            return "its name has characters that do not print"
         is_known = is_safe_url(values[-1]) if name == "url" else values[-1] in ("true", "false")
         return "" if is_plain and is_known and len(values) == 1 else UNSAFE_URL
     return OTHER

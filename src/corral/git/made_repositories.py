@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from errno import EXDEV
+from errno import EFBIG, EXDEV
 from shutil import copyfileobj, rmtree
 
 from corral._lib.dirfd_tree import split
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from corral.model.call import Violation
 
 MAX_COPIED_BYTES = 1 << 33
+_PIECE_BYTES = 1 << 20
 # Names in a bare repository. A directory with others in it is not taken for one.
 _BARE_NAMES = frozenset(
     {"HEAD", "objects", "refs", "config", "description", "hooks", "info", "branches", "packed-refs", "logs", "FETCH_HEAD",
@@ -146,14 +147,27 @@ def move(path: str, target: str) -> None:
         os.close(source)
     os.mkdir(target, 0o700)
     with SafeTree(above) as tree, SafeTree(target) as copy:
-        size = 0
+        left = min(MAX_COPIED_BYTES, _free_bytes(target) // 2)
         for inner, status in tree.files(name):
-            size += status.st_size
-            data = tree.read(inner, MAX_COPIED_BYTES - size)
-            if data is None:
-                raise OSError(27, "the repository is too large to be moved to another file system")
-            copy.write(inner[len(name) + 1 :], data, status)
+            folder, last = split(inner[len(name) + 1 :])
+            copy.make_directory(folder)
+            new = os.open(last, NEW_FILE, 0o600, dir_fd=copy.directory(folder))
+            # In pieces: a file without data on the disk can have any size.
+            with open(new, "wb") as file, open(tree.open(inner), "rb") as old:
+                while piece := old.read(_PIECE_BYTES):
+                    left -= len(piece)
+                    if left < 0:
+                        raise OSError(EFBIG, "the repository is too large to be moved to another file system")
+                    file.write(piece)
+                os.fchmod(new, stat.S_IMODE(status.st_mode) & 0o777)
+                file.flush()
+                os.utime(new, ns=(status.st_atime_ns, status.st_mtime_ns))
         tree.remove(name)
+
+
+def _free_bytes(path: str) -> int:
+    found = os.statvfs(path)
+    return found.f_bavail * found.f_frsize
 
 
 def quarantine_marks(path: str, root: str) -> list[Violation]:

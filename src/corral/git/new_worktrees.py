@@ -6,7 +6,7 @@ import os
 
 from corral.git import work_files
 from corral.git.names import why_not_ref
-from corral.git.refs import SYMBOLIC, keep_unreached, read_value
+from corral.git.refs import SYMBOLIC, keep, read_value, store, unreached
 from corral.git.worktree import Worktree
 from corral.guard.path_zones import inside
 
@@ -50,6 +50,9 @@ def _why_not(comparison: Comparison, name: str, pointer: str, head: str) -> str:
         return f"{pointer!r} is not a path"
     if not name.isprintable() or name.startswith((".", "-")) or "\\" in name:
         return "its name is not a usual one"
+    if not pointer.isprintable():
+        # `git worktree list` prints it as it is, also to the programs that read its lines.
+        return f"{pointer!r} has characters that do not print"
     if os.path.basename(pointer) != ".git" or os.path.realpath(place) != place or not os.path.isdir(place):
         return f"{pointer!r} is not in a directory"
     if not os.path.isfile(pointer) or os.path.islink(pointer):
@@ -75,9 +78,13 @@ def remove_gone(comparison: Comparison) -> None:
             continue
         if Worktree(comparison, name).is_unchanged() and comparison.user.status(f"{name}/locked") is None:
             head = read_value(comparison.user.text(f"{name}/HEAD"))
+            is_others = not head.startswith(SYMBOLIC) and head not in comparison.base.get("own_commits", ())
+            lost = unreached(comparison, {"HEAD": head}, unit=name) if head and is_others else {}
+            # Before it is removed: this process may be killed in between.
+            store(comparison, lost)
             comparison.user.remove(name)
             comparison.user.forget()
             del comparison.base["units"][name]
             comparison.user_files.units.pop(name, None)
-            if not head.startswith(SYMBOLIC) and head not in comparison.base.get("own_commits", ()):
-                keep_unreached(comparison, {"HEAD": head}, f"of {name} was on no branch, and a command removed it")
+            why = f"HEAD of {name} was on no branch, and a command removed it"
+            keep(comparison, {each: (oid, why) for each, oid in lost.items()})

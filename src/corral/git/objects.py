@@ -31,6 +31,7 @@ MAX_FILES = 5_000_000  # of one tree
 MAX_PACK_BYTES = 1 << 32
 MAX_PACKS = 50  # that one comparison copies
 LOOSE_OBJECTS = 200  # more than this stay in one pack, as after a fetch
+_TOO_SLOW = f"git did not check the new packs in {MAX_SECONDS:.0f} seconds"
 _TYPES = {b"commit": 1, b"tree": 2, b"blob": 3, b"tag": 4}
 # Defects that old histories have. A repository that a command cloned may have them.
 _LENIENT = "--strict=" + ",".join(
@@ -123,13 +124,20 @@ class PrivateObjects:
     def _index_packs(self, names: list[str], stage: str) -> dict[str, str]:
         """Have git check and write packs. Return those that it refuses, and why. One can need the objects of another."""
         refused: dict[str, str] = {}
+        give_up_at = monotonic() + MAX_SECONDS
         while names:
             failed: dict[str, str] = {}
             for name in names:
                 try:
+                    if monotonic() > give_up_at:
+                        # A command can make any number of packs, each of them just quick enough.
+                        raise ObjectsRefusedError(_TOO_SLOW)
                     self._index_pack(name, stage)
                 except ObjectsRefusedError as error:
                     failed[name] = str(error)
+                    if failed[name] == _TOO_SLOW:
+                        # At once: whatever else fails, no later comparison tries it again.
+                        self.refused_packs[name] = _TOO_SLOW
             if len(failed) in (0, len(names)):
                 return failed
             names, refused = [*failed], failed
@@ -180,7 +188,8 @@ class PrivateObjects:
                 self._run(stage, "index-pack", "--stdin", given=self._pack_of(found))
             if refused and found:
                 # They may refer to objects that were not in a pack.
-                refused = self._index_packs([*refused], stage)
+                slow = {name: why for name, why in refused.items() if why == _TOO_SLOW}
+                refused = slow | self._index_packs([name for name in refused if name not in slow], stage)
             self.refused_packs |= {name: why for name, why in refused.items() if name not in self.refused_packs}
             if self._others:
                 self._copy_borrowed(roots, stage)
@@ -273,7 +282,11 @@ class PrivateObjects:
             if os.fstat(descriptor).st_size > MAX_PACK_BYTES:
                 raise ObjectsRefusedError(f"the pack {name} has more than {MAX_PACK_BYTES >> 30} GiB")
             chunks = iter(lambda: file.read(1 << 20), b"")
-            self._run(stage, "index-pack", "--stdin", "--fix-thin", given=chunks)
+            try:
+                self._run(stage, "index-pack", "--stdin", "--fix-thin", given=chunks)
+            except TimeoutError:
+                # A few kilobytes can unfold to objects of many terabytes. Without a refusal, every later command would wait again.
+                raise ObjectsRefusedError(_TOO_SLOW) from None
 
 
 def _refuse_bombs(trees: dict[str, list[str]]) -> None:

@@ -9,11 +9,13 @@ import os
 import stat
 from time import gmtime, strftime
 
+from corral.git.host_git import path_in
 from corral.git.names import OID, STASH, plain, typed
+from corral.git.work_files import units_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from corral.git.comparison import Comparison
     from corral.git.safe_files import SafeTree
@@ -237,34 +239,53 @@ def kept_name(name: str) -> str:
     return f"{KEPT}{strftime('%Y%m%dT%H%M%S', gmtime())}-{os.urandom(2).hex()}/{name.removeprefix('refs/')}"
 
 
-def keep(comparison: Comparison, found: Mapping[str, tuple[str, str]]) -> None:
-    """Keep objects of the user's or a command's under names that no command sees. `found` has by ref the object and why."""
+def store(comparison: Comparison, found: Mapping[str, str]) -> tuple[dict[str, str], str]:
+    """Keep objects of the user's or a command's, by ref, under names that no command sees. Return the names by object, and an error."""
     known = {value: name for name, value in read_refs(comparison.user).items() if name.startswith(KEPT)}
     lines = []
-    for name, (oid, _) in found.items():
+    for name, oid in found.items():
         if oid not in known:
             known[oid] = kept_name(name)
             lines.append(f"create {known[oid]} {oid}\n".encode("utf-8", "surrogateescape"))
+    if not lines:
+        return known, ""
     # In one process: a command can delete thousands of branches.
-    answer = comparison.git.run("update-ref", "--stdin", given=[b"".join(lines)]) if lines else None
+    answer = comparison.git.run("update-ref", "--stdin", given=[b"".join(lines)])
+    return known, (answer.errors or f"git ended with {answer.code}") if answer.code else ""
+
+
+def keep(comparison: Comparison, found: Mapping[str, tuple[str, str]]) -> None:
+    """Keep objects, and report them. `found` has by ref the object and why it is kept."""
+    known, error = store(comparison, {name: oid for name, (oid, _) in found.items()})
     for name, (oid, why) in found.items():
-        if answer is not None and answer.code:
-            comparison.notes.append(f"{why}, and {known[oid]} cannot be written: {answer.errors}")
+        if error:
+            comparison.notes.append(f"{why}, and {known[oid]} cannot be written: {error}")
             continue
         verb = "switch --detach" if name == "HEAD" else f"update-ref {typed(name)}"
         comparison.notes.append(f"{why}. Its commit is kept; to restore it: git {verb} {typed(known[oid])}")
 
 
-def keep_unreached(comparison: Comparison, gone: dict[str, str], why: str) -> None:
-    """Keep what no ref of the user's reaches. Git removes the reflog of a ref with the ref."""
-    given = ["".join(f"{oid}\n" for oid in gone.values()).encode()]
-    answer = comparison.git.run("rev-list", "--stdin", "--not", "--all", given=given)
-    lost = set(answer.output.decode().split()) if not answer.code else {*gone.values()}
+def unreached(
+    comparison: Comparison, gone: Mapping[str, str], *, made: Iterable[str] = (), unit: str | None = None
+) -> dict[str, str]:
+    """Return those of these refs whose objects nothing else of the user's reaches. Git removes the reflog of a ref with the ref.
+
+    They may still be there. `made` are objects that new refs will have. `unit` is a worktree whose HEAD does not count.
+    """
+    user = comparison.user
+    others = [oid for name, oid in read_refs(user).items() if name not in gone and not name.startswith(KEPT)] + [*made]
+    heads = [read_value(user.text(path_in(each, "HEAD"))) for each in units_of(user) if each != unit]
+    reached = {oid for oid in (*others, *heads) if OID.match(oid)}
+    lines = [*gone.values(), *(f"^{oid}" for oid in reached)]
+    answer = comparison.git.run(
+        "rev-list", "--ignore-missing", "--stdin", given=["".join(f"{line}\n" for line in lines).encode()]
+    )
+    lost = {*answer.output.decode().split()} if not answer.code else {*gone.values()}
     if any(name.startswith(_TAGS) for name in gone):
         # Git lists the commit of a tag, but not the tag with its text and signature.
-        reached = {*comparison.base.get("own_commits", ()), *read_refs(comparison.user).values()}
-        lost |= {oid for oid, kind in comparison.objects.kinds(gone.values()).items() if kind != "commit"} - reached
-    keep(comparison, {name: (oid, f"{name} {why}") for name, oid in gone.items() if oid in lost})
+        tags = {oid for oid, kind in comparison.objects.kinds(gone.values()).items() if kind != "commit"}
+        lost |= tags - reached - {*comparison.base.get("own_commits", ())}
+    return {name: oid for name, oid in gone.items() if oid in lost}
 
 
 def tell_moved(comparison: Comparison, moved: list[tuple[str, str, str]]) -> None:

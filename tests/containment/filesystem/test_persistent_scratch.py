@@ -140,6 +140,7 @@ def test_unused_home_is_removed_while_the_project_is_used(
 
 
 def test_scratch_of_a_sandbox_is_removed_with_it(held: Sandbox, project: Path, cache: Path) -> None:
+    held.close()  # it would use the project's directory
     with Sandbox(SandboxConfig(str(project), profile="workspace")) as box:
         assert box.run("echo 1 > /tmp/x", shell=True).ok
     with Sandbox(SandboxConfig(str(project), profile="workspace")) as box:
