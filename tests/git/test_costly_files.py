@@ -51,7 +51,9 @@ def project(git_template: Path, tmp_path: Path) -> Path:
 
 def run(box: Sandbox, body: str) -> SandboxResult:
     """Run a Python program and a commit as one contained command."""
-    commit = "\nimport subprocess\nsubprocess.run(['git', 'commit', '-q', '--allow-empty', '-m', 'beside it'], check=True)"
+    commit = (
+        "\nimport subprocess\nsubprocess.run(['git', 'commit', '-q', '--allow-empty', '-m', 'beside it'], check=True)"
+    )
     result = box.run(["python3", "-c", body + commit], env=environment(), timeout_seconds=60)
     assert result.exit_code == 0, (result.stderr_text, result)
     return result
@@ -107,9 +109,7 @@ open({real!r}, "w").write("real")
     assert notes(run(box, "")) == []
 
 
-def test_repository_is_moved_to_another_disk_in_pieces(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_repository_is_moved_to_another_disk_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, target = tmp_path / "sub", tmp_path / "private"
     subprocess.run(["git", "init", "-q", source], check=True)
     (source / ".git" / "hooks" / "own").touch(0o755)

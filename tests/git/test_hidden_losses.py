@@ -146,3 +146,14 @@ def test_renamed_branch_is_no_loss(project: Path, open_sandbox: Callable[..., Sa
     git(project, "branch", "lost", git(project, "commit-tree", "-m", "lost", "HEAD^{tree}"))
     assert told(notes(open_sandbox(), "git branch -q -m lost found"), "deleted") == []
     assert git(project, "for-each-ref", "refs/corral") == ""
+
+
+def test_repository_among_the_users_files_is_reported(project: Path, open_sandbox: Callable[..., Sandbox]) -> None:
+    folder = project / "kept"
+    folder.mkdir()
+    (folder / "file").touch()
+    git(project, "add", "kept")
+    box = open_sandbox()
+    (note,) = notes(box, "git init -q kept && git init -q new")
+    assert note.startswith(f"a command made a repository in {folder}, whose files {project}/.git tracks")
+    assert notes(box, "true") == []

@@ -90,6 +90,31 @@ OTHERS = {
         seen("find .git/lfs -type l -o -type f | grep -q ."),
         CANARY,
     ),
+    "worktree in a directory of the user's": Attack(
+        "folder = os.getcwd() + '/dir'\ncommit = git('commit-tree', tree(('100644', 'g', blob())), '-m', 'x')\ngit('update-ref', 'refs/heads/evil', commit)\n"
+        "for name, text in {'gitdir': folder + '/.git', 'commondir': '../..', 'HEAD': 'ref: refs/heads/evil'}.items():\n"
+        "    put('.git/worktrees/w/' + name, text + '\\n')\n"
+        "put('dir/.git', 'gitdir: ' + os.getcwd() + '/.git/worktrees/w\\n')\ngit('-C', 'dir', 'read-tree', 'evil')",
+        "cd dir && git checkout .",
+        "grep -q EVIL dir/g",
+    ),
+    "worktree at the branch of the user's": Attack("git('worktree', 'add', '-q', '-f', 'w', 'main')", "git switch -q side && git switch -q main || touch $OUT/canary", CANARY),
+    "worktree whose path has a line break": Attack("git('worktree', 'add', '-q', '--detach', 'a\\nworktree /evil')", "git worktree list --porcelain > $SAID", "grep -qx 'worktree /evil' $SAID"),
+    "submodule whose name has codes for the terminal": Attack("git('config', 'submodule.x\\x1b[2Jy.active', 'true')", "git config --list > $SAID", "grep -q $'\\x1b' $SAID"),
+    "branch named like a file": Attack("git('branch', 'f', evil_commit())", "git checkout f", EVIL_FILE),
+    "default branch of a remote of the user's": Attack(
+        "git('update-ref', 'refs/remotes/origin/evil', evil_commit())\ngit('symbolic-ref', 'refs/remotes/origin/HEAD', 'refs/remotes/origin/evil')",
+        "git reset -q --hard origin",
+        EVIL_FILE,
+        setup="git remote set-head origin main",
+    ),
+    "settings of submodules that are a link": Attack(
+        "name = git('hash-object', '-w', '--stdin', data='f')\nforge_index('.git/index', ('120000', name, '.gitmodules'))",
+        seen("git ls-files -s | grep -q '^120000.*gitmodules'"),
+        CANARY,
+    ),
+    "files that git keeps for a pack": Attack("sh('git gc -q; for p in .git/objects/pack/*.pack; do touch ${p%.pack}.promisor ${p%.pack}.keep; done')", seen("ls .git/objects/pack | grep -q promisor"), CANARY),
+    "ref of a namespace": Attack("git('update-ref', 'refs/namespaces/x/refs/heads/main', evil_commit())", seen("git for-each-ref | grep -q namespaces"), CANARY),
     "files of git-lfs": Attack("put('.git/lfs/config', 'x')\nput('.git/lfs/tmp/x', 'x')\nput('.git/lfs/cache/locks/x', 'x')", seen("find .git/lfs -type f | grep -q ."), CANARY),
 }  # fmt: skip
 ATTACKS = REPOSITORIES | SETTINGS | OTHERS

@@ -25,6 +25,7 @@ from corral.git.refs import (
     write_packed,
     write_refs,
 )
+from corral.git.split_index import tracks
 from corral.git.work_files import MAIN, OtherFiles, units_of
 from corral.git.worktree import Worktree, free_own_lock
 
@@ -49,12 +50,8 @@ _ENDED_NAME, MAX_ENDED = ".corral-ended-", 5
 CONFIG, USER_CONFIG = "config", "user_config"  # the file; and among the facts, its text on the user's side
 UNSIGNED = "not signed:"
 ENDED = "a command ended"
-INFORMING = (
-    *crossing_settings.INFORMING,
-    UNSIGNED,
-    MOVED,
-    ENDED,
-)  # notes that begin so tell what was done, others what stays in the sandbox
+# Notes that begin so tell what was done, others what stays in the sandbox.
+INFORMING = (*crossing_settings.INFORMING, UNSIGNED, MOVED, ENDED)
 
 
 class Comparison:
@@ -260,9 +257,17 @@ class Comparison:
         """Return why the command's value of a ref must not cross, or ""."""
         if name.startswith("refs/replace/"):
             return "a replacement would change what other commits show"
+        if mine.startswith(SYMBOLIC) and old and name not in self.base.get("own_refs", ()):
+            return "it says which branch the name of a remote of the user's means"
         if mine.startswith(SYMBOLIC) and not is_safe_symref(name, mine.removeprefix(SYMBOLIC), self.user_refs):
             return "it is a symbolic ref"
-        return why_not_ref(name, self.user_refs.keys() | self._refs.keys()) if mine and not old else ""
+        if not mine or old:
+            return ""
+        why = why_not_ref(name, self.user_refs.keys() | self._refs.keys())
+        if not why and name.startswith(("refs/heads/", "refs/tags/")):
+            # `git checkout NAME` restores a file, but switches to a branch of its name.
+            why = "a tracked file has this name" if tracks(self.user, name.split("/", 2)[2]) else ""
+        return why
 
     def agree(self, name: str, value: str) -> None:
         """Note the value of a ref that both sides have now."""
@@ -294,7 +299,7 @@ class Comparison:
     def _write_refs(self, outgoing: list[Update], incoming: list[Update]) -> None:
         plain = [each for each in outgoing if not each[2].startswith(SYMBOLIC)]
         gone = [each for each in plain if not each[2]]
-        lost = self._store_lost(gone, plain)
+        lost = refs.store_lost(self, gone, plain)
         for group in (gone, [each for each in plain if each[2]]):
             if group and self._update_refs(group):
                 for number, each in enumerate(group):
@@ -305,7 +310,7 @@ class Comparison:
                     )
                     if why:
                         self._explain(each, why, incoming)
-        self._tell_deleted(gone, plain, lost)
+        refs.tell_deleted(self, gone, plain, lost)
         refused = self.base.get("refused", {})
         if self._must_retry:
             return
@@ -322,22 +327,6 @@ class Comparison:
                     self._refuse(name, new, old, answer.errors)
                 else:
                     self.agree(name, new)
-
-    def _store_lost(self, gone: list[Update], plain: list[Update]) -> dict[str, str]:
-        """Keep what only refs reach that are to be deleted. Before that: this process may be killed in between."""
-        lost = refs.unreached(self, {name: old for name, old, _ in gone}, made=[new for _, _, new in plain]) if gone else {}
-        refs.store(self, lost)
-        return lost
-
-    def _tell_deleted(self, gone: list[Update], plain: list[Update], lost: dict[str, str]) -> None:
-        """Report the refs that were deleted and that alone led to something. Not every new ref could be written."""
-        if not gone:
-            return
-        now = read_refs(self.user)
-        deleted = {name: old for name, old, _ in gone if name not in now}
-        if any(new and now.get(name) != new for name, _, new in plain):
-            lost = refs.unreached(self, deleted)
-        refs.keep(self, {name: (oid, f"{name} was deleted by a command") for name, oid in deleted.items() if name in lost})
 
     def _tell_unsigned(self, written: list[Update]) -> None:
         """Report the commits of commands without a signature, if the user's git signs commits in this repository."""

@@ -11,7 +11,7 @@ from _hashlib import openssl_sha1
 from _struct import pack, unpack_from
 
 from corral._lib.records import Record, frozen
-from corral.git.names import is_safe_path
+from corral.git.names import is_safe_path, is_settings_of_submodules
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Mark = tuple[int, int, int]  # where an entry of an index begins, its number, and where the entry before it begins
 
 MODES = frozenset((0o100644, 0o100755, 0o120000, 0o160000))
-GITLINK = 0o160000
+GITLINK, LINK = 0o160000, 0o120000
 MAX_BYTES = 1 << 28
 MAX_PATH_BYTES = 1 << 27  # of all paths of a compressed index
 MAX_DIFFERENCES = 200_000
@@ -333,6 +333,9 @@ def first_unsafe(data: bytes, differences: Iterable[Difference]) -> str:
             return f"{_shown(entry.path)}, which has no object"
         if not is_safe_path(entry.path):
             return f"the path {_shown(entry.path)}"
+        if entry.mode == LINK and is_settings_of_submodules(entry.path):
+            # Git adds no such link, because it would read its target.
+            return f"{_shown(entry.path)}, which is a link"
     new = {entry.path for entry in added if not entry.stage}
     # A file and a directory of one name: git would write through the one, if it is a link, into the other.
     folders = {above for path in new for above in _above(path)}
@@ -426,6 +429,14 @@ def build(found: Iterable[Entry]) -> bytes:
     ordered = sorted(found, key=lambda entry: entry.key)
     version = 3 if any(entry.is_intended for entry in ordered) else 2
     return _finished(version, len(ordered), [_encoded(entry) for entry in ordered])
+
+
+def has_path(data: bytes, path: bytes, *, is_folder: bool) -> bool:
+    """Say whether an index has a file of this path, or files in this directory."""
+    # Much faster than to read each entry. The paths of version 4 are compressed.
+    if path not in data and data[7:8] != b"\4":
+        return False
+    return any(entry.path.startswith(path + b"/") if is_folder else entry.path == path for entry in entries(data))
 
 
 def parts(data: bytes) -> tuple[list[tuple[Entry, bytes]], dict[bytes, bytes]]:

@@ -30,7 +30,8 @@ from corral.git.made_repositories import (
     target_of,
 )
 from corral.git.mirror import PRIVATE, Mirror, is_orphan
-from corral.git.names import plain
+from corral.git.names import plain, typed
+from corral.git.new_worktrees import has_users_files
 from corral.git.safe_files import SafeTree
 from corral.git.split_index import read_index
 from corral.git.work_files import write_pointer
@@ -57,6 +58,7 @@ _CLEANED, _UNFINISHED = ".cleaned", ".unfinished"
 BROKEN = (OSError, ValueError, LookupError, RecursionError, MemoryError)
 INSTEAD = "Later commands still see what stays in the sandbox. To have it outside, the user can run git there."
 
+MADE_INSIDE = "a command made a repository in"
 LEFT_OUT_INSTEAD = "They name programs or files that commands must not start or read. `corral doctor` lists them."
 
 
@@ -212,6 +214,7 @@ class Membrane:
             if self._git is not None and is_plain(path) and path != root:
                 mirror = self._adopt(path, self._git)
                 found += self._told(mirror, partial(self._take_over, mirror, self._git))
+                found += self._told_inside(path)
             elif os.path.basename(path) == ".git":
                 found.append(move_to_quarantine(path, root))
             else:
@@ -229,6 +232,16 @@ class Membrane:
                     self.pointers[pointer] = originals[pointer]
                     write_pointer(os.path.dirname(pointer), originals[pointer].removeprefix("gitdir: "))
         return tuple(found)
+
+    def _told_inside(self, path: str) -> list[Violation]:
+        """Report a repository in a directory of another one's files: there, the user expects git to work on the other one."""
+        place = os.path.dirname(path)
+        for mirror in self._mirrors if os.path.basename(path) == ".git" else ():
+            with SafeTree(mirror.user_dir, is_strict=True) as user:
+                if has_users_files(user, mirror.user_dir, place):
+                    detail = f"{MADE_INSIDE} {plain(place)}, whose files {plain(mirror.user_dir)} tracks: git works on the new one there"
+                    return [Violation("git", path, detail, f"To remove it: rm -r {typed(path)}")]
+        return []
 
     def _take_over(self, mirror: Mirror, git: HostGit) -> list[str]:
         """Take over a repository. If this process is killed meanwhile, the next sandbox continues."""

@@ -40,6 +40,13 @@ def _is_git_name(part: str) -> bool:
     return False
 
 
+def is_settings_of_submodules(path: bytes) -> bool:
+    """Say whether git could read a file of this path as `.gitmodules`, on any file system."""
+    name = path.rpartition(b"/")[2].decode("utf-8", "surrogateescape").lower()
+    name = _IGNORED.sub("", name).partition(":")[0].rstrip(" .")
+    return name == ".gitmodules" or name.startswith(("gitmod~", "gi7eba~"))
+
+
 def is_private_ref(name: str) -> bool:
     """Say whether a ref belongs to work in progress, and so stays on the sandbox's side without a word."""
     return name.startswith(_PRIVATE)

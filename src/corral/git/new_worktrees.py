@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 
 from corral.git import work_files
+from corral.git.host_git import path_in
 from corral.git.names import why_not_ref
 from corral.git.refs import SYMBOLIC, keep, read_value, store, unreached
+from corral.git.split_index import tracks
 from corral.git.worktree import Worktree
 from corral.guard.path_zones import inside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from corral.git.comparison import Comparison
+    from corral.git.safe_files import SafeTree
 
 _FOLDER = "worktrees"
 MAX_WORKTREES = 1000
@@ -59,16 +62,27 @@ def _why_not(comparison: Comparison, name: str, pointer: str, head: str) -> str:
         return f"{pointer} is no file"
     if not any(inside(place, root) for root in comparison.mirror.roots) or "/.git/" in f"{place}/":
         return f"{place} is not in the project"
+    if has_users_files(comparison.user, comparison.mirror.user_dir, place):
+        return f"the repository tracks files in {place}"
     if work_files.pointer_target(pointer) != f"{comparison.mirror.user_dir}/{_FOLDER}/{name}":
         return f"{pointer} does not lead to it"
     if not head or (head.startswith(SYMBOLIC) and not head.startswith(f"{SYMBOLIC}refs/heads/")):
         return "its HEAD is broken"
     branch = head.removeprefix(SYMBOLIC)
     known = comparison.user_refs
+    units = work_files.units_of(comparison.user)
+    if head != branch and head in [read_value(comparison.user.text(path_in(unit, "HEAD"))) for unit in units]:
+        return "its branch is that of another worktree"
     if head == branch:
         # The user's git would end with an error in every worktree if it were missing.
         return comparison.why_not_commit(head)
     return why_not_ref(branch, known) if branch not in known else ""
+
+
+def has_users_files(user: SafeTree, user_dir: str, place: str) -> bool:
+    """Say whether a directory has files of the main worktree: there, the user expects git to work on that one."""
+    top = os.path.dirname(user_dir)
+    return user_dir.endswith("/.git") and inside(place, top) and tracks(user, place[len(top) + 1 :], is_folder=True)
 
 
 def remove_gone(comparison: Comparison) -> None:

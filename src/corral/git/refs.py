@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from corral.git.comparison import Comparison
+    from corral.git.comparison import Comparison, Update
     from corral.git.safe_files import SafeTree
 
     Stash = tuple[str, str]  # a commit and a message
@@ -286,6 +286,26 @@ def unreached(
         tags = {oid for oid, kind in comparison.objects.kinds(gone.values()).items() if kind != "commit"}
         lost |= tags - reached - {*comparison.base.get("own_commits", ())}
     return {name: oid for name, oid in gone.items() if oid in lost}
+
+
+def store_lost(comparison: Comparison, gone: list[Update], plain: list[Update]) -> dict[str, str]:
+    """Keep what only refs reach that are to be deleted. Before that: this process may be killed in between."""
+    names = {name: old for name, old, _ in gone}
+    lost = unreached(comparison, names, made=[new for _, _, new in plain]) if gone else {}
+    store(comparison, lost)
+    return lost
+
+
+def tell_deleted(comparison: Comparison, gone: list[Update], plain: list[Update], lost: dict[str, str]) -> None:
+    """Report the refs that were deleted and that alone led to something. Not every new ref could be written."""
+    if not gone:
+        return
+    now = read_refs(comparison.user)
+    deleted = {name: old for name, old, _ in gone if name not in now}
+    if any(new and now.get(name) != new for name, _, new in plain):
+        lost = unreached(comparison, deleted)
+    why = "was deleted by a command"
+    keep(comparison, {name: (oid, f"{name} {why}") for name, oid in deleted.items() if name in lost})
 
 
 def tell_moved(comparison: Comparison, moved: list[tuple[str, str, str]]) -> None:

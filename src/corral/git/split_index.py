@@ -31,6 +31,16 @@ def read_index(tree: SafeTree, unit: str) -> bytes | None:
         return data
 
 
+def tracks(tree: SafeTree, path: str, *, is_folder: bool = False) -> bool:
+    """Say whether the main worktree has a tracked file of this path, or files in this directory."""
+    try:
+        return index_file.has_path(
+            read_index(tree, "") or b"", path.encode("utf-8", "surrogateescape"), is_folder=is_folder
+        )
+    except IndexFormatError:
+        return False
+
+
 def has_shared(tree: SafeTree, unit: str) -> bool:
     """Say whether an index of a worktree may be split."""
     try:
