@@ -7,6 +7,7 @@ from contextlib import ExitStack, chdir
 from functools import partial
 from select import POLLIN, poll
 
+from bench._container import NAME, ContainerSandbox
 from bench._field import Trying, field
 from bench._floor import Floor
 from bench._place import make_project, workplace
@@ -39,9 +40,12 @@ def measure(options: Options) -> Section:
         floor = Floor(project)
         stack.callback(floor.close)
         boxes = {name: stack.enter_context(box) for name, box in _boxes(project, notes).items()}
+        container = ContainerSandbox(project)
+        stack.callback(container.close)
+        notes.append(f"{NAME}: enforcement is {container.enforcement}")
         # posix_spawn cannot set the working directory.
         with chdir(project):
-            rows = _ours(boxes, floor, project, options.rounds)
+            rows = _ours(boxes, container, floor, project, options.rounds)
         peers = stack.enter_context(field(folder, options.peers, notes, list(COMMANDS.values())))
         for what in COMMANDS if peers else ():
             rows[what] += _theirs(what, peers, project, options.rounds, notes)
@@ -64,17 +68,21 @@ def _boxes(project: str, notes: list[str]) -> dict[str, Sandbox]:
     return boxes
 
 
-def _ours(boxes: dict[str, Sandbox], floor: Floor, project: str, rounds: int) -> dict[str, list[Row]]:
+def _ours(
+    boxes: dict[str, Sandbox], container: ContainerSandbox, floor: Floor, project: str, rounds: int
+) -> dict[str, list[Row]]:
     rows = {}
     for what, argv in COMMANDS.items():
         ways: dict[str, Way] = {}
         for name, box in boxes.items():
             _must_end_well(box, argv)
             ways[name] = partial(box.run, argv)
+        ways[NAME] = partial(container.run, argv)
         ways |= {FLOOR: _untimed(partial(floor.run, argv)), "posix_spawn": partial(spawned, argv)}
         rows[what] = _rows(what, in_turns(ways | {"bare": partial(bare, argv, project)}, rounds))
     what = "a pipeline in bash"
     ways = {name: partial(box.run, TEXT, shell=True) for name, box in boxes.items()}
+    ways[NAME] = partial(container.run, TEXT, shell=True)
     ways[FLOOR] = _untimed(partial(floor.run, BASH))
     return rows | {what: _rows(what, in_turns(ways | {"bare": partial(bare, BASH, project)}, rounds))}
 

@@ -38,7 +38,7 @@ FILES = {
     "make a socket outside": "socket.socket(socket.AF_UNIX).bind(facts['outside'] + '/made')\nreturn True",
     "remove a directory outside": "os.rmdir(facts['outside'] + '/empty')\nreturn True",
     "change the mode of a file outside": "os.chmod(facts['secret'], 0o600)\nreturn True",
-    "change the owner of a file outside": "os.chown(facts['secret'], os.getuid(), os.getgid())\nreturn True",
+    "change owner and group of a file outside": "os.chown(facts['secret'], os.getuid(), os.getgid())\nreturn True",
     "rename a file over one outside": "open('mine', 'w').close()\ntry:\n    os.rename('mine', facts['secret'])\n    return True\nfinally:\n    if os.path.exists('mine'):\n        os.unlink('mine')",
     "exchange a file with one outside": "open('mine', 'w').close()\ntry:\n    return call(316 if X86 else 276, -100, b'mine', -100, facts['secret'].encode(), 2) == 0\nfinally:\n    os.unlink('mine')",
     "link a file of the project outside": "open('mine', 'w').close()\ntry:\n    os.link('mine', facts['outside'] + '/made')\n    return True\nfinally:\n    os.unlink('mine')",

@@ -1,4 +1,4 @@
-"""Attacks on a project, and what becomes of all attacks where the kernel makes no namespaces. SECURITY.md has the table."""
+"""Attacks on a project, and the outcome of all attacks where the kernel makes no namespaces. SECURITY.md has the table."""
 
 from attack_bodies import AS_ROOT, FILES, KERNEL, PROCESSES, SERVERS, WARDEN, WARDEN_AS_ROOT
 
@@ -58,7 +58,7 @@ NOT_STOPPED = {
         "watch a directory outside",
         "ask for the handle of a file outside",
         "change the mode of a file outside",
-        "change the owner of a file outside",
+        "change owner and group of a file outside",
     ),
     "processes": ("see the command line", "change its processors"),
     "warden": ("see it in the list of processes",),

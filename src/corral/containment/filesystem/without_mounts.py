@@ -157,7 +157,7 @@ def _is_changed(path: str, copy: _Copy) -> bool:
 
 
 def _write(path: str, copy: _Copy) -> int:
-    """Write a file anew, and the directories above it that are gone. Return its inode."""
+    """Make a file again, and the directories above it that are gone. Return its inode."""
     *above, name = path.strip("/").split("/")
     at = os.open("/", DIRECTORY)
     try:
