@@ -10,7 +10,7 @@ import pytest
 from attack_bodies import AS_ROOT, FILES, KERNEL, PROCESSES, SERVERS, WARDEN, WARDEN_AS_ROOT, file_facts
 from attack_tiers import CROSSING, KEPT, NOT_STOPPED, ON_THE_PROJECT, REFUSED_TO_ROOT, REFUSED_TO_USERS, UNDONE
 from attempt import attempt, must_hold
-from machines import run_in_container
+from machines import IN_DOCKER, run_corral_without, run_in_container
 
 from corral import Sandbox
 from corral.containment.kernel import landlock
@@ -185,3 +185,51 @@ def test_refusals_without_namespaces_say_why(git_project: Path, outside: Path) -
     assert [
         why in "".join(violations) for why, (_, _, _, violations, _) in zip(REFUSED.values(), done, strict=True)
     ] == [True] * len(REFUSED)
+
+
+@pytest.fixture
+def accepting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A policy of the user that accepts fewer layers."""
+    folder = tmp_path / "config" / "corral"
+    folder.mkdir(parents=True)
+    (folder / "policy.toml").write_text("[containment]\naccept_partial = true\n")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+
+def test_refusal_names_the_setting_in_one_line(project: Path) -> None:
+    done = run_corral_without(IN_DOCKER, "run", "--backend", "warden", "--", "true", cwd=project)
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (125, "", 1)
+    assert "Set containment.accept_partial = true in your own policy" in done.stderr
+
+
+def test_project_cannot_accept_fewer_layers(project: Path) -> None:
+    (project / "corral.toml").write_text("[containment]\naccept_partial = true\n")
+    done = run_corral_without(IN_DOCKER, "run", "--", "true", cwd=project)
+    assert (done.returncode, done.stdout) == (125, "")
+    assert "profile workspace needs the kernel" in done.stderr
+
+
+@pytest.mark.usefixtures("accepting")
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("session", "start"), "a session needs the layer mount"),
+        (("run", "--background", "--", "sleep", "1"), "a session needs the layer mount"),
+        (("try", "--", "touch", "x"), "a transaction needs the layer mount"),
+    ],
+    ids=["session", "background", "transaction"],
+)
+def test_what_needs_mounts_is_refused(project: Path, words: tuple[str, ...], why: str) -> None:
+    # Not by a filter: corral takes a process with one that cannot gain privileges for a command of its own.
+    done = run_corral_without([], *words, cwd=project, limits={"max_user_namespaces": 0})
+    assert (done.returncode, done.stdout) == (125, "")
+    assert why in done.stderr
+    assert list(project.iterdir()) == []
+
+
+@pytest.mark.usefixtures("accepting")
+def test_accepted_tier_runs_commands(project: Path) -> None:
+    done = run_corral_without(IN_DOCKER, "run", "--json", "--", "touch", "made", cwd=project)
+    result = json.loads(done.stdout)
+    assert (result["enforcement"], result["missing_layers"], result["exit_code"]) == ("partial", PARTIAL, 0)
+    assert (project / "made").exists()
