@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from attack_bodies import AS_ROOT, FILES, KERNEL, PROCESSES, SERVERS, WARDEN, WARDEN_AS_ROOT, file_facts
-from attack_tiers import CROSSING, KEPT, NOT_STOPPED, ON_THE_PROJECT, REFUSED_TO_ROOT, REFUSED_TO_USERS, UNDONE
+from attack_tiers import CROSSING, KEPT, LOST, NOT_STOPPED, ON_THE_PROJECT, REFUSED_TO_ROOT, REFUSED_TO_USERS, UNDONE
 from attempt import attempt, must_hold
 from machines import IN_DOCKER, run_corral_without, run_in_container
 
@@ -98,15 +98,15 @@ git config user.name A && git config user.email a@example.com
     return project
 
 
-def files_of(project: Path) -> dict[str, object]:
-    """Return the files of a project with their contents and modes."""
+def files_of(project: Path) -> dict[str, tuple[bytes, int]]:
+    """Return the files of a project with their contents, or the targets of links, and their modes."""
     found = [path for path in project.rglob("*") if path.is_symlink() or not path.is_dir()]
-    return {
-        str(path.relative_to(project)): os.readlink(path)
-        if path.is_symlink()
-        else (path.read_bytes(), path.stat().st_mode)
-        for path in found
-    }
+    return {str(path.relative_to(project)): (content_of(path), path.lstat().st_mode) for path in found}
+
+
+def content_of(path: Path) -> bytes:
+    """Return the content of a file, or the target of a link."""
+    return os.readlink(os.fsencode(path)) if path.is_symlink() else path.read_bytes()
 
 
 def test_attacks_on_the_project_are_stopped_or_undone(git_project: Path) -> None:
@@ -115,7 +115,12 @@ def test_attacks_on_the_project_are_stopped_or_undone(git_project: Path) -> None
         # One after the other: what one leaves must not help the next.
         outcomes = attack_in_container(git_project, bodies)
         assert {name: said.partition(":")[0] for name, said in outcomes.items()} == dict.fromkeys(bodies, outcome)
-        assert files_of(git_project) == before
+        after = files_of(git_project)
+        assert {name for name in {*before, *after} if before.get(name) != after.get(name)} == set()
+    assert set(attack_in_container(git_project, LOST).values()) == {"succeeded"}
+    changed = {name for name, it in files_of(git_project).items() if it != before.get(name)}
+    assert changed == {".git/config"}
+    assert files_of(git_project)[".git/config"][0] == before[".git/config"][0]
 
 
 def test_attacks_on_the_project_are_stopped_with_namespaces(held: Sandbox, git_project: Path) -> None:

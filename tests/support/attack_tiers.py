@@ -36,7 +36,9 @@ UNDONE = {
     "change the .git file of a working tree": "return open('module/.git', 'w').write('gitdir: ../sub/bare')",
     "plant a .git file": "return open('sub/.git', 'w').write('gitdir: ../x')",
 }
-ON_THE_PROJECT = KEPT | UNDONE
+# Landlock knows no modes.
+LOST = {"change the mode of a file of git": "os.chmod('.git/config', 0o640)\nreturn True"}
+ON_THE_PROJECT = KEPT | UNDONE | LOST
 GROUPS = {
     "files": ("a file outside", FILES),
     "processes": ("another process", PROCESSES),
@@ -63,6 +65,7 @@ NOT_STOPPED = {
     "processes": ("see the command line", "change its processors"),
     "warden": ("see it in the list of processes",),
     "warden of root": ("list its descriptors",),
+    "project": tuple(LOST),
 }
 # Where there are mounts, the host checks and writes these itself.
 CROSSING = ("commit", "make a repository", "make a bare repository")

@@ -20,7 +20,7 @@ from corral.model.errors import ContainmentError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from corral.containment.filesystem.view import View
     from corral.containment.filesystem.watcher import ProtectedNameWatcher
@@ -55,7 +55,17 @@ class SupervisedProject:
 
     def is_changed(self) -> bool:
         """Return whether a file has another content than at the start. While no command runs, the user changed it."""
-        return any(_is_changed(path, copy) for path, copy in self._copies.items())
+        return any(self._changed())
+
+    def _changed(self) -> Iterator[str]:
+        """Yield the files that have another content or mode, or that a link in the place of a directory leads to."""
+        real: dict[str, bool] = {}
+        for path, copy in self._copies.items():
+            above = os.path.dirname(path)
+            if above not in real:
+                real[above] = os.path.realpath(above) == above
+            if not real[above] or _is_changed(path, copy):
+                yield path
 
     def changes(self) -> int:
         """Return a number that grows when a name appears in a split directory: running wardens have no rule for it."""
@@ -70,9 +80,7 @@ class SupervisedProject:
         """Restore changed files, and move new protected names and git directories to quarantine."""
         with self._lock:
             copies = Copies()
-            found = [
-                self._restore(path, copy, copies) for path, copy in self._copies.items() if _is_changed(path, copy)
-            ]
+            found = [self._restore(path, self._copies[path], copies) for path in list(self._changed())]
         found += watcher.look()
         made, pointers = watcher.take_made()
         for path in (*made, *(path for path in pointers if path not in self._copies)):
@@ -142,10 +150,6 @@ def _obstacle(path: str) -> str:
 
 
 def _is_changed(path: str, copy: _Copy) -> bool:
-    above = os.path.dirname(path)
-    if os.path.realpath(above) != above:
-        # A directory was renamed, and a link leads to it.
-        return True
     try:
         found = os.lstat(path)
     except OSError:
