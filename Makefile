@@ -57,7 +57,7 @@ test: setup
 
 # The long tests, and those that need further system packages, which root installs here on Debian. A skip is a failure.
 test-real: setup
-	@tools/system-packages $(PYTHON) bwrap:bubblewrap zsh fish chromium chromedriver:chromium-driver npm cargo go:golang-go mvn:maven git-lfs sshd:openssh-server gh kubectl:kubernetes-client docker:docker.io /usr/bin/aws:awscli gpg-agent:gnupg redis-server pg_createcluster:postgresql openssl groff keytool:default-jre-headless /usr/lib/python3/dist-packages/grpc:python3-grpcio
+	@tools/system-packages $(PYTHON) bwrap:bubblewrap zsh fish chromium chromedriver:chromium-driver npm cargo go:golang-go mvn:maven git-lfs sshd:openssh-server gh kubectl:kubernetes-client docker:docker.io /usr/bin/aws:awscli dockerd:docker.io podman runc apparmor_parser:apparmor gpg-agent:gnupg redis-server pg_createcluster:postgresql openssl groff keytool:default-jre-headless /usr/lib/python3/dist-packages/grpc:python3-grpcio
 	CORRAL_MUST_RUN=1 CORRAL_MUST_CONTAIN=1 $(PYTEST) -m real $(ARGS)
 
 # `make test` in the settings that people run it in: users, places, terminals, limits, load. ARGS: --only NAME, -- what pytest takes.

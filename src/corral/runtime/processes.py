@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import os
 import select
-import sys
 from _io import FileIO
 from _socket import (
     AF_UNIX,
@@ -30,6 +29,7 @@ from time import monotonic, sleep
 
 from corral.containment import protocol
 from corral.containment.kernel import namespaces, process_tree
+from corral.containment.processes.keeper_command import keeper_command
 from corral.containment.system_limits import explained
 from corral.model.errors import ContainmentError
 from corral.runtime.streams import READ_BYTES
@@ -57,17 +57,6 @@ FORCE_SECONDS = 2.0  # for killing the processes of a keeper that does not exit
 LONGEST_WAIT_SECONDS = 5.0  # of one wait for an answer, so that a kill from another thread takes effect
 LOOK_SECONDS = 0.1  # between two checks whether a silent keeper was stopped by SIGSTOP
 _FIRST_FREE_DESCRIPTOR = 10  # above the fixed numbers 0 to 4 of the keeper
-# As the hook does, so that corral's modules load in less time. Appended: a package beside corral must not replace a module of the
-# standard library.
-_PROGRAM = """\
-import sys
-sys.path.insert(0, sys.argv[1] + "/corral/_lib")
-import fast_import
-sys.path[:] = [*sys.path[1:], sys.argv[1]]
-fast_import.begin()
-from corral.containment.processes.keeper import main
-main()
-"""
 
 
 class WardenClient:
@@ -362,14 +351,13 @@ def _reap(pid: int) -> None:
 
 
 def _start(ctl: int, host: int, errors: int) -> int:
-    python = os.path.realpath(sys._base_executable)  # type: ignore[attr-defined]  # there since 3.3
-    package_parent = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    command = keeper_command()
     # Above the target numbers: if the host has closed its 0, 1 or 2, one of these descriptors may have that number.
     high = _duplicate_high((ctl, host, errors))
     try:
         return os.posix_spawn(
-            python,
-            (python, "-I", "-S", "-c", _PROGRAM, package_parent),
+            command[0],
+            command,
             {},
             file_actions=(
                 (os.POSIX_SPAWN_DUP2, high[2], 2),

@@ -105,32 +105,25 @@ def test_healthy_machine_has_nothing_to_fix() -> None:
             "mount",
             errno.EACCES,
             {"settings": {"kernel.apparmor_restrict_unprivileged_userns": "1"}},
-            [
-                (
-                    "printf 'abi <abi/4.0>,\\nprofile corral /usr/bin/python3.12 flags=(unconfined) {\\n  userns,\\n}\\n' "
-                    "| sudo tee /etc/apparmor.d/corral && sudo apparmor_parser -r /etc/apparmor.d/corral"
-                )
-            ],
+            ["corral doctor --emit apparmor"],
             id="AppArmor, on Ubuntu",
         ),
         pytest.param(
             "user",
             errno.EPERM,
             {"container": "docker"},
-            [
-                (
-                    "docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined "
-                    "--security-opt systempaths=unconfined IMAGE"
-                )
-            ],
+            ["corral doctor --emit docker"],
             id="Docker",
         ),
         pytest.param(
             "user",
             errno.EPERM,
             {"container": "podman"},
-            ["podman run --security-opt seccomp=unconfined --security-opt unmask=ALL IMAGE"],
+            ["corral doctor --emit podman"],
             id="Podman",
+        ),
+        pytest.param(
+            "user", errno.EPERM, {"container": "kubernetes"}, ["corral doctor --emit kubernetes"], id="Kubernetes"
         ),
         pytest.param("user", errno.EPERM, {"is_filtered": True}, [""], id="another sandbox"),
         pytest.param("user", errno.EPERM, {}, [""], id="nothing that explains it"),
@@ -183,7 +176,14 @@ def test_refused_layer_is_explained(layer: str, number: int, changes: dict[str, 
 
 def test_covered_proc_in_docker_needs_docker_options() -> None:
     facts = refused("proc", errno.EPERM, proc_covers=("/proc/kcore",), container="docker")
-    assert [fix.command[:10] for fix in check(facts, "proc").fixes] == ["", "docker run"]
+    assert [fix.command for fix in check(facts, "proc").fixes] == ["", "corral doctor --emit docker"]
+
+
+def test_layer_by_the_launcher_holds() -> None:
+    facts = refused("user", errno.EPERM).replace(inside=INSIDE)
+    found = check(facts, "user")
+    assert found.status == "ok"
+    assert found.found.endswith("; by the launcher, because this process could not: call: EPERM")
 
 
 def test_setting_alone_proves_nothing() -> None:
@@ -309,8 +309,8 @@ def test_hard_links_to_files_outside_are_reported() -> None:
 
 
 def test_wrapped_command_is_still_the_command() -> None:
-    facts = refused("mount", errno.EACCES, settings={"kernel.apparmor_restrict_unprivileged_userns": "1"})
-    (fix,) = check(facts, "mount").fixes
+    facts = refused("landlock", errno.EOPNOTSUPP)
+    (fix,) = check(facts, "landlock").fixes
     text = report_text(examine(facts), Terminal(60))
-    shown = text[text.index("$ printf") + 2 :].partition("\n    ✗")[0].partition("\n  ✗")[0].partition("\n  ✓")[0]
+    shown = text[text.index("$ echo") + 2 :].partition("\n    ✗")[0].partition("\n  ✗")[0].partition("\n  ✓")[0]
     assert " ".join(line.strip().removesuffix(" \\") for line in shown.splitlines()) == fix.command

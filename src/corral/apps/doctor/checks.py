@@ -92,7 +92,7 @@ def _layers(facts: Facts) -> Iterator[Check]:
     for name, layer in LAYERS.items():
         refusal = facts.refusals[name]
         if name not in inside.missing_layers and (refusal is None or ran_held):
-            other = f"; by {inside.backend}, because corral's own warden could not: {refusal.words}" if refusal else ""
+            other = f"; {_instead(inside.backend)} could not: {refusal.words}" if refusal else ""
             judge = {"landlock": _landlock, "privileges": _privileges, "seccomp": _seccomp}.get(name)
             held = f"{layer.keeps}{other}"
             yield judge(held, facts) if judge else Check("layers", name, OK, held)
@@ -105,6 +105,12 @@ def _layers(facts: Facts) -> Iterator[Check]:
             yield Check("layers", name, FAIL, "held when it was tried, but not in the sandbox", layer.without)
         else:
             yield Check("layers", name, FAIL, refusal.words, layer.without, fixes(name, refusal, facts))
+
+
+def _instead(backend: str) -> str:
+    return (
+        "by the launcher, because this process" if backend == "warden" else f"by {backend}, because corral's own warden"
+    )
 
 
 def _landlock(keeps: str, facts: Facts) -> Check:

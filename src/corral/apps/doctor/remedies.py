@@ -19,13 +19,6 @@ if TYPE_CHECKING:
 
 ENOUGH_NAMESPACES = 28633
 _KEPT = "sudo tee /etc/sysctl.d/60-corral.conf && sudo sysctl --system"
-_DOCKER = "--security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt systempaths=unconfined"
-_PODMAN = "--security-opt seccomp=unconfined --security-opt unmask=ALL"
-_POD = "kubectl patch deployment NAME --patch"
-_POD_SPEC = (
-    '{"spec":{"template":{"spec":{"hostUsers":false,"containers":[{"name":"NAME","securityContext":'
-    '{"procMount":"Unmasked","seccompProfile":{"type":"Unconfined"}}}]}}}}'
-)
 _USUAL_MODULES = "lockdown,yama,integrity,apparmor"
 
 
@@ -64,12 +57,11 @@ def _too_few(facts: Facts, layer: str) -> Fix:
     return Fix(why, _set(name, ENOUGH_NAMESPACES))
 
 
-def _apparmor(facts: Facts, _: str) -> Fix:
-    rules = f"abi <abi/4.0>,\\nprofile corral {facts.interpreter} flags=(unconfined) {{\\n  userns,\\n}}\\n"
+def _apparmor(_: Facts, __: str) -> Fix:
     return Fix(
-        "AppArmor takes all rights from user namespaces (kernel.apparmor_restrict_unprivileged_userns is 1). A profile gives them back to "
-        "this interpreter and to every program that it runs.",
-        f"printf '{rules}' | sudo tee /etc/apparmor.d/corral && sudo apparmor_parser -r /etc/apparmor.d/corral",
+        "AppArmor takes all rights from user namespaces (kernel.apparmor_restrict_unprivileged_userns is 1). A profile for a small "
+        "launcher gives them back to corral, and to no other program. This prints it, and how to load it:",
+        "corral doctor --emit apparmor",
     )
 
 
@@ -78,19 +70,9 @@ def _debian(_: Facts, __: str) -> Fix:
     return Fix(f"{name} is 0: only root can create user namespaces.", _set(name, 1))
 
 
-def _docker(_: Facts, __: str) -> Fix:
-    return Fix(
-        "Docker forbids it in a container. These options allow it, and confine the container itself less.",
-        f"docker run {_DOCKER} IMAGE",
-    )
-
-
-def _podman(_: Facts, __: str) -> Fix:
-    return Fix("Podman forbids it in a container.", f"podman run {_PODMAN} IMAGE")
-
-
-def _pod(_: Facts, __: str) -> Fix:
-    return Fix("Kubernetes forbids it in a pod.", f"{_POD} '{_POD_SPEC}'")
+def _emitted(target: str, why: str) -> Callable[[Facts, str], Fix]:
+    why = f"{why} This prints what allows the least that corral needs, and how to use it:"
+    return lambda _, __: Fix(why, f"corral doctor --emit {target}")
 
 
 def _filtered(_: Facts, __: str) -> Fix:
@@ -130,9 +112,9 @@ _ROWS = (
         _apparmor,
     ),
     _Row("proc covered", (EPERM,), lambda f: bool(f.proc_covers), _covered),
-    _Row("container", (EPERM, EACCES), _in("docker"), _docker),
-    _Row("container", (EPERM, EACCES), _in("podman"), _podman),
-    _Row("container", (EPERM, EACCES), _in("kubernetes"), _pod),
+    _Row("container", (EPERM, EACCES), _in("docker"), _emitted("docker", "Docker forbids it in a container.")),
+    _Row("container", (EPERM, EACCES), _in("podman"), _emitted("podman", "Podman forbids it in a container.")),
+    _Row("container", (EPERM, EACCES), _in("kubernetes"), _emitted("kubernetes", "Kubernetes forbids it in a pod.")),
     _Row("filter", (EPERM,), lambda f: f.is_filtered and not f.container, _filtered),
     _Row("no table", (ENOSYS,), lambda f: f.machine not in ("x86_64", "aarch64"), _no_table),
     _Row("not built", (ENOSYS, EINVAL), lambda f: f.machine in ("x86_64", "aarch64"), _not_built),

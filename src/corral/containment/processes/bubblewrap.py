@@ -211,6 +211,6 @@ def _advice() -> str:
         except OSError:
             continue
     return (
-        "In a container, allow user namespaces and mounts (docker: --security-opt seccomp=unconfined "
-        "--security-opt systempaths=unconfined), or choose containment.backend 'warden' with accept_partial"
+        "In a container, allow what the backend 'warden' needs (`corral doctor --emit docker`), and choose it instead of "
+        "'bubblewrap'; with accept_partial it also runs without"
     )

@@ -1,0 +1,1 @@
+"""Prints the least set-up with which containers and CI jobs have all layers. Each file says what it opens and why."""
