@@ -15,6 +15,7 @@ from corral._lib.terminal import message as fit_message
 from corral._lib.terminal import printable
 from corral.apps.cli.help import EXIT_CODES, HelpFormatter, overview
 from corral.apps.cli.next_steps import on_path
+from corral.apps.cli.reports.workflow_commands import WHEN
 from corral.apps.cli.verb import Argument, Options, UsageError, argument, load_verb, verb_names
 from corral.guard.rules.loader import profile_names
 from corral.model.render_result import FAILURE_STATUS
@@ -28,6 +29,14 @@ if TYPE_CHECKING:
 DEFAULT_PROFILE = "workspace"
 MAX_PORT = 65535
 OTHER_SOURCES = ("--shell", "--jsonl")  # with one of these, no command follows on the command line
+
+REPORT = argument(
+    "--report WHEN",
+    f"Write annotations and a job summary for GitHub Actions: {', '.join(WHEN)} (default: auto, in a job of it).",
+    choices=WHEN,
+    completes=WHEN,
+    default="auto",
+)
 
 
 class Parser(argparse.ArgumentParser):

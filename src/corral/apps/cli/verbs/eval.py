@@ -9,7 +9,9 @@ from time import monotonic, time
 from corral._lib.signals import raise_on_termination
 from corral._lib.status_line import StatusLine
 from corral._lib.terminal import message, printable, terminal_of
-from corral.apps.cli.arguments import worker_arguments
+from corral.apps.cli.arguments import REPORT, worker_arguments
+from corral.apps.cli.reports.workflow_commands import Guard, add_summary, harmless_json, is_wanted
+from corral.apps.cli.reports.workflow_reports import job_summary, task_annotations
 from corral.apps.cli.verb import Options, UsageError, Verb, argument
 from corral.apps.evals.compare import compare
 from corral.apps.evals.journal import NAME, Journal
@@ -44,6 +46,10 @@ corral eval --compare before after            show what changed between two runs
 A task consists of files, calls and the expected outcome. Each runs in a throwaway project of its own. An interrupted run
 continues: finished tasks are not run again. corral writes results.jsonl, junit.xml and summary.json to --out.
 
+The tasks test sandboxes and policies: whether calls are refused, contained and reported as expected. They do not measure how well
+an agent solves a problem. Evaluate agents in a framework for that, such as Inspect, SWE-agent or Harbor, with corral as its
+sandbox: docs/frameworks.md.
+
 An agent may have written a task file, so a task may only tighten your policy, as a corral.toml that is not trusted.
 """,
     exit_codes="0 all tasks passed or could not be tried here, 1 a task failed or got worse, 125 a task file is wrong or corral itself failed, 130 interrupted",
@@ -62,6 +68,7 @@ An agent may have written a task file, so a task may only tighten your policy, a
         ),
         argument("--list", "Print the ids of the tasks and run nothing."),
         argument("--compare A B", "Show what changed between two runs."),
+        REPORT,
         *worker_arguments(),
     ),
 )
@@ -133,12 +140,22 @@ def _run(tasks: list[Task], options: Options, root: str) -> int:
         write(options.out, outcomes)
         # Last, so that a run whose results were lost to a full disk or a kill counts as interrupted.
         journal.finish(time())
+    reports = is_wanted(options.report, os.environ)
     if options.json:
-        print(json_text(summary(outcomes)))
+        text = json_text(summary(outcomes))
+        print(harmless_json(text) if reports else text)
     else:
         shown = progress.shown if sys.stdout.isatty() else ()
-        print(summary_text(outcomes, monotonic() - begun, terminal_of(sys.stdout, os.environ), told=shown))
+        text = summary_text(outcomes, monotonic() - begun, terminal_of(sys.stdout, os.environ), told=shown)
+        guard = Guard(sys.stdout) if reports else None  # names and outputs of tasks are in it
+        print(text)
+        if guard is not None:
+            guard.resume()
         print(f"corral: results are in {options.out}", file=sys.stderr)
+    if reports:
+        for line in task_annotations(outcomes):
+            print(line, file=sys.stderr if options.json else sys.stdout, flush=True)
+        add_summary(job_summary(outcomes), os.environ)
     return int(not all(outcome.is_good for outcome in outcomes))
 
 

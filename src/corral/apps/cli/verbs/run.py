@@ -6,11 +6,13 @@ import os
 import sys
 
 from corral._lib.terminal import printable, terminal_of
-from corral.apps.cli.arguments import BACKEND, call_arguments, call_usage, check_call, own_port
+from corral.apps.cli.arguments import BACKEND, REPORT, call_arguments, call_usage, check_call, own_port
 from corral.apps.cli.call import call_of, config_of, machine_of, uses_terminal
 from corral.apps.cli.questions.approver import Approver
 from corral.apps.cli.questions.held_connections import HeldConnections
 from corral.apps.cli.questions.terminal_prompt import why_nobody
+from corral.apps.cli.reports.workflow_commands import guard_command, harmless_json, is_wanted
+from corral.apps.cli.reports.workflow_reports import report_result
 from corral.apps.cli.run_command import run_command, shares_terminal
 from corral.apps.cli.run_log import RunLog, print_violations
 from corral.apps.cli.shell_state import ShellState, exported_names
@@ -85,6 +87,7 @@ prints one JSON object when the command has ended.
             "--agent NAME", "Use this agent's profile (default: detected from the program name; `none` disables it)."
         ),
         BACKEND,
+        REPORT,
         argument("--background", "Start the command in this project's session, and do not wait for its end."),
         # For a command that a hook rewrote: the id of its entry in the log. corral then asks nobody here.
         argument("--call ID", default=""),
@@ -109,7 +112,8 @@ def main(options: Options) -> int:
         return start_in_background(options)
     from corral.apps.cli.session.own_session import run_in_own_session  # noqa: PLC0415  a rewritten command does without
 
-    status = run_in_own_session(options)
+    # A report needs what a command prints after a line that turns the runner's commands off.
+    status = None if is_wanted(options.report, os.environ) else run_in_own_session(options)
     return run_call(options) if status is None else status
 
 
@@ -151,6 +155,8 @@ def run_call(options: Options, pending: PendingCall | None = None, state_file: s
 
         config = run_grants.without_taken_ports(config, options.publish)
         _show_addresses(options)
+    reports = not options.call and is_wanted(options.report, os.environ)
+    guard = guard_command() if reports and not options.json else None
     with Sandbox(config=config, on_ask=on_ask, on_result=log.result, on_hold=held.on_hold) as box:
         try:
             if pending is not None and pending.in_transaction:
@@ -168,9 +174,11 @@ def run_call(options: Options, pending: PendingCall | None = None, state_file: s
             state.write(state_file, os.environ)
     refused_later = held.save_refusal(result)
     if options.json:
-        print(json_text(result.to_dict()))
+        print(harmless_json(json_text(result.to_dict())) if reports else json_text(result.to_dict()))
         if approver.refusal or refused_later:
             print(f"corral: {allow_line(approver.refusal or refused_later)}", file=sys.stderr)
+        if reports:
+            report_result(result, guard)
         return exit_status(result)
     if result.denied:
         print(_denied(call, result, approver), file=sys.stderr)
@@ -184,6 +192,8 @@ def run_call(options: Options, pending: PendingCall | None = None, state_file: s
         _show_unreached_ports(judged, pending)
     if refused_later:
         print(f"corral: {allow_line(refused_later)}", file=sys.stderr)
+    if reports:
+        report_result(result, guard)
     return exit_status(result)
 
 

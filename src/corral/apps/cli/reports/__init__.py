@@ -1,0 +1,1 @@
+"""Reports of runs and evaluations to the CI system that corral runs in."""
