@@ -40,7 +40,7 @@ def run_command(
     """
     if not uses_terminal(options):
         live = not options.json
-        if options.call and live and isinstance(box, Sandbox) and can_relay():
+        if getattr(options, "call", "") and live and isinstance(box, Sandbox) and can_relay():
             return _relayed(box, call, while_waiting)
         with (
             Console(_RECORDED) as console,
