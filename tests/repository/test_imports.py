@@ -64,4 +64,7 @@ def starters_in(path: Path) -> set[str]:
 def test_only_spawn_and_containment_start_processes() -> None:
     judged = [path for path in MODULES if path not in SPAWNERS and not path.is_relative_to(SOURCE / "containment")]
     used = {path: starters_in(path) for path in judged}
-    assert {path: found for path, found in used.items() if found} == {FORKS: {"os.fork"}, STUB: {"posix.fork", "posix.execv"}}
+    assert {path: found for path, found in used.items() if found} == {
+        FORKS: {"os.fork"},
+        STUB: {"posix.fork", "posix.execv"},
+    }
