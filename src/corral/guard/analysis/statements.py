@@ -8,7 +8,7 @@ from corral.guard.analysis.command import assign_variable
 from corral.guard.analysis.scope import Frame, LimitExceeded, is_tainted
 from corral.guard.analysis.syntax_tree import changed_below, children, subtree
 from corral.guard.shell.braces import HOLE
-from corral.guard.shell.expansion import NUMBER_HOLE, Word, has_gap, is_number
+from corral.guard.shell.expansion import NUMBER_HOLE, Word, has_gap, hides_substitution, is_number, unquoted_text
 from corral.guard.shell.parser import Script
 
 TYPE_CHECKING = False
@@ -35,10 +35,7 @@ _ENDS_COMMAND = pattern(r"(?<!\\)[<>|&;()\n]")
 _QUOTES = pattern(r"['\"\\]")
 _ARITHMETIC_TESTS = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-v", "-R"})
 _COMPARES = pattern(r"\s-(?:eq|ne|lt|le|gt|ge)\s|-v\s")
-_QUOTED_OR_EXPANDED = frozenset({
-    "string", "raw_string", "ansi_c_string", "translated_string", "command_substitution", "process_substitution", "expansion",
-    "arithmetic_expansion",
-})  # fmt: skip
+_BLANKS = (" ", "\t", "\n")
 _BRACE = pattern(r"(?<!\$)\{")
 _TRUE = ("true", ":", "[ 1 ]", "[[ 1 ]]", "((1))", "(( 1 ))", "/bin/true", "test 1")
 _FALSE = ("false", "/bin/false", "! true")
@@ -168,8 +165,11 @@ def test(walker: Walker, node: Node, frame: Frame) -> None:
     frame.scan(node)
     walker.spend((node.end_byte - node.start_byte) // 2)
     text = frame.script.text_of(node)
-    if not text.startswith("[["):
-        if _ENDS_COMMAND.search(_unquoted_text(node, frame.script)):  # redirects and lists work inside [ … ]
+    opening = 2 if text.startswith("[[") else 1
+    if text[opening : opening + 1] not in _BLANKS or (opening == 2 and text[-3:-2] not in _BLANKS):
+        frame.report("unparsed", node)  # [[x is the name of a command
+    if opening == 1:
+        if _ENDS_COMMAND.search(unquoted_text(node, frame.script)):  # redirects and lists work inside [ … ]
             frame.report("unparsed", node)
         if "-v" in text:
             if _has_quoted_subscript(text):
@@ -179,6 +179,8 @@ def test(walker: Walker, node: Node, frame: Frame) -> None:
             if at >= 0:
                 walker.follow_arithmetic(text[at + 1 :], frame)
         return
+    if "(" in text and hides_substitution(node, frame.script):
+        frame.report("unparsed", node)
     if "=~" in text:
         frame.scope.variables["BASH_REMATCH"] = None
     if _COMPARES.search(text):
@@ -197,21 +199,6 @@ def test(walker: Walker, node: Node, frame: Frame) -> None:
 def _has_quoted_subscript(text: str) -> bool:
     """Return whether a text contains a literal that arithmetic would evaluate."""
     return "\\$(" in text or _IN_QUOTES.search(text.partition("'")[2])
-
-
-def _unquoted_text(node: Node, script: Script) -> str:
-    """Return the text of a node without its quoted and expanded parts."""
-    made = []
-    at = node.start_byte
-    stack = [node]
-    while stack:
-        current = stack.pop()
-        if current.type in _QUOTED_OR_EXPANDED:
-            made += [script.cut(at, current.start_byte), "x"]
-            at = current.end_byte
-        else:
-            stack.extend(reversed(current.children))
-    return "".join(made) + script.cut(at, node.end_byte)
 
 
 def arithmetic(walker: Walker, node: Node, frame: Frame) -> None:

@@ -114,6 +114,9 @@ def word_effects(verb: str, word: Word, cwds: tuple[str, ...] | None, machine: M
     if text:
         for cwd in cwds or ("/",):
             made += path_effects(verb, text, cwd, machine)
+            shortened = _shortened(verb, text, cwd, machine)
+            if shortened:
+                made += path_effects(verb, shortened, cwd, machine)
             if folder and _matches_root(folder, word.text, cwd, machine):
                 made.append("delete-root")
             if word.glob and not unproven:
@@ -140,6 +143,14 @@ def _resolve(verb: str, text: str, cwd: str, machine: Machine) -> str:
         parent, _, name = text.rpartition("/")
         return machine.resolve(parent or ("/" if text.startswith("/") else "."), cwd).rstrip("/") + "/" + name
     return machine.resolve(text, cwd)
+
+
+def _shortened(verb: str, text: str, cwd: str, machine: Machine) -> str:
+    """Return the path without each `x/..`, if x is a link and the path leads elsewhere then: node, npm and others read it so."""
+    if "/.." not in text.lstrip("./"):
+        return ""
+    shortened = machine.absolute(text, cwd)
+    return "" if _resolve(verb, shortened, cwd, machine) == _resolve(verb, text, cwd, machine) else shortened
 
 
 def _matches_root(folder: str, glob: str, cwd: str, machine: Machine) -> bool:

@@ -48,6 +48,11 @@ _ANSI_ESCAPE = pattern(
 _NOT_ASCII = "\udc80"  # stands for an escape until the text is cut at its first NUL
 _STRIPPERS = {"%": str.removesuffix, "%%": str.removesuffix, "#": str.removeprefix, "##": str.removeprefix}
 _EXTENDED_GLOB = pattern(r"[?*+@!]\(")
+_PROCESS_SUBSTITUTION = pattern(r"(?<!\\)(?:\\\\)*[<>]\(")
+_QUOTED_OR_EXPANDED = frozenset({
+    "string", "raw_string", "ansi_c_string", "translated_string", "command_substitution", "process_substitution", "expansion",
+    "arithmetic_expansion",
+})  # fmt: skip
 _BEFORE_PAREN = ("?", "*", "+", "@", "!")
 _LEAVES = ("word", "number", "variable_name", "special_character", "extglob_pattern", "regex", "test_operator")
 
@@ -116,6 +121,26 @@ def begins_translated_string(node: Node) -> bool:
         after = after.children[0]
     is_lone = node.end_byte - node.start_byte == 1
     return is_lone and after is not None and after.type == "string" and after.start_byte == node.end_byte
+
+
+def unquoted_text(node: Node, script: Script) -> str:
+    """Return the text of a node without its quoted and expanded parts."""
+    made = []
+    at = node.start_byte
+    stack = node.children[::-1]
+    while stack:
+        current = stack.pop()
+        if current.type in _QUOTED_OR_EXPANDED:
+            made += [script.cut(at, current.start_byte), "x"]
+            at = current.end_byte
+        else:
+            stack.extend(reversed(current.children))
+    return "".join(made) + script.cut(at, node.end_byte)
+
+
+def hides_substitution(node: Node, script: Script) -> bool:
+    """Return whether bash runs a process substitution in a node that the grammar takes for text: [[ x = <(id) ]], ${x:-<(id)}."""
+    return _PROCESS_SUBSTITUTION.search(unquoted_text(node, script)) is not None
 
 
 def is_number(value: Value) -> bool:
@@ -217,7 +242,7 @@ class Expander:
                 self.substitute(node)
             elif node.child_count:
                 if kind == "expansion":
-                    self._expansion_hazards(node)
+                    self._expansion_hazards(node, quoted=active)
                 elif kind == "arithmetic_expansion":
                     self.arithmetic(node)
                     continue
@@ -353,11 +378,13 @@ class Expander:
                     out.append(("", SPLIT))
                 out.append((item, kind))
 
-    def _expansion_hazards(self, node: Node) -> None:
+    def _expansion_hazards(self, node: Node, *, quoted: bool) -> None:
         text = self.script.text_of(node)
         self.spend(len(text) // 200 + 1)
         if _ACCEPTED.match(text) is None:
             self.allow_error()
+        if not quoted and "(" in text and hides_substitution(node, self.script):
+            self.report("unparsed", node)
         if text.endswith("@P}"):  # prompt expansion runs the commands in the value
             self.report("unparsed", node)
         if text.startswith("${!") and not _NAMES_OR_INDICES.fullmatch(text):
@@ -392,7 +419,7 @@ class Expander:
             return self._value(self.lookup(text_of(children[1])), out, quoted)
         text = text_of(node)
         if text.startswith("${#") and len(children) == 4:
-            self._expansion_hazards(node)
+            self._expansion_hazards(node, quoted=quoted)
             return self._value(NUMBER_HOLE, out, quoted)
         if len(children) == 3 and children[1].type == "subscript":
             parts = children[1].children
@@ -407,7 +434,7 @@ class Expander:
         name = next((c for c in children if c.type == "variable_name"), None)
         operator = children[2].type if len(children) > 3 and children[1].type == "variable_name" else ""
         known = self.lookup(text_of(name)) if name is not None else None
-        self._expansion_hazards(node)
+        self._expansion_hazards(node, quoted=quoted)
         for child in children[2:]:
             self.scan(child, quoted)
         if operator in (":-", "-", ":=", "=", ":?", "?") and isinstance(known, str) and known and HOLE not in known:

@@ -24,6 +24,7 @@ MAX_PARSED_BYTES = 108 * 1024  # outside here-documents; the parser takes too mu
 MAX_UNTIMED_BYTES = 1024  # the parser takes five milliseconds for the slowest known text of this length
 MAX_UNTRIED_BYTES = 4 * 1024  # the hook parses a longer text in a child first
 MAX_PIPES = 1000  # in one pipeline. At a syntax error the parser takes time and memory that grow with the square of their number
+LOOKUPS_BETWEEN_LOOKS = 50  # at the clock, because each takes up to a tenth of a millisecond
 READ_BYTES = 256  # that the parser gets at once, so that it asks for the time often
 _COMMAND = rb"(^|[;&|({\n]|\b(?:then|do|else)\b)([ \t]*)"
 _COMPOUND = rb"(?=[ \t]+(?:-p[ \t]+)?(?:[({]|\[\[|(?:for|if|while|until|case)\b))"
@@ -110,6 +111,10 @@ def _parse_in_time(parser: Any, source: bytes, is_late: Callable[[], bool]) -> N
     return None if is_cut else root
 
 
+class _TimeIsUp(Exception):
+    """The time for the call is up before the tree is compared with the text."""
+
+
 class Script:
     """Parsed shell text. `problem` is the effect and the reason for which it cannot be trusted, or None.
 
@@ -117,7 +122,7 @@ class Script:
     """
 
     __slots__ = (
-        "closes_descriptors", "fixed_span", "heredocs", "is_late", "is_one_line", "is_plain", "is_single_byte", "joints", "offset", "problem",
+        "_lookups", "closes_descriptors", "fixed_span", "heredocs", "is_late", "is_one_line", "is_plain", "is_single_byte", "joints", "offset", "problem",
         "raw", "root", "source", "text", "unmasked", "used_heredocs",
     )  # fmt: skip
 
@@ -140,6 +145,7 @@ class Script:
         self.used_heredocs: set[int] = set()
         self.joints: list[int] = []  # offsets in `source` at which bash joined two lines
         self.root: Node = None
+        self._lookups = 0
         self.source = self.unmasked = self.raw = b""
         self.is_single_byte = True  # byte offsets are character offsets
         self.problem = self._read() if parse else None  # an argv call has a script without text
@@ -148,6 +154,13 @@ class Script:
 
     def _read(self) -> tuple[str, str] | None:
         """Parse the text; return the problem."""
+        try:
+            return self._parse_text()
+        except _TimeIsUp:
+            self.root = None
+            return "limit", "more than the parser has time or memory for"
+
+    def _parse_text(self) -> tuple[str, str] | None:
         text = self.text
         source = text.encode("utf-8", "surrogatepass")
         if len(source) > MAX_TEXT_BYTES:
@@ -188,18 +201,29 @@ class Script:
         if len(source) > MAX_UNTIMED_BYTES and self.is_late():
             self.root = None
             return "limit", "more than the parser has time or memory for"
+        return self._difference(escapes_line=escapes_line)
+
+    def _difference(self, *, escapes_line: bool) -> tuple[str, str] | None:
+        """Return the problem if the grammar may have read quotes or lines in another way than bash."""
         if b"\\\n" in self.raw and not self._lines_are_joined():
             return "unparsed", "a continued line that may be part of a quoted string"
         if escapes_line and self._joined_lines():
             return "unparsed", "a line that begins with a backslash"
-        if b"$'" in source and not self._ends_strings_as_bash():
+        if b"$'" in self.source and not self._ends_strings_as_bash():
             return "unparsed", "a string of the form $'…' whose end is not certain"
         return None
+
+    def _node_at(self, start: int, end: int) -> Node:
+        """Return the smallest node around a range. That takes time for every node before it."""
+        self._lookups += 1
+        if self._lookups % LOOKUPS_BETWEEN_LOOKS == 0 and self.is_late():
+            raise _TimeIsUp
+        return self.root.descendant_for_byte_range(start, end)
 
     def _ends_strings_as_bash(self) -> bool:
         """Return whether the grammar ends each $'…' where bash does. It takes the quote in $'\\\\' for an escaped one."""
         for found in _ANSI_BEGIN.finditer(self.source):
-            node = self.root.descendant_for_byte_range(found.start(), found.end())
+            node = self._node_at(found.start(), found.end())
             if node is not None and node.type == "ansi_c_string" and node.start_byte == found.start():
                 string = _ANSI_STRING.match(self.source, found.start())
                 if string is None or string.end() != node.end_byte:
@@ -215,13 +239,13 @@ class Script:
 
     def _is_raw(self, start: int, end: int) -> bool:
         """Return whether text is in a string without escapes or in a comment."""
-        node = self.root.descendant_for_byte_range(start, end)
+        node = self._node_at(start, end)
         return node is not None and node.type in ("raw_string", "ansi_c_string", "comment")
 
     def _joined_lines(self) -> list[int]:
         """Return the ends of lines that the grammar joins with the next line, because that begins with a backslash."""
         ends = [found.start() for found in _ESCAPE_OF_LINE.finditer(self.source)]
-        return [at for at in ends if self.root.descendant_for_byte_range(at, at + 1).type == "word"]
+        return [at for at in ends if self._node_at(at, at + 1).type == "word"]
 
     def _mask_escapes_of_lines(self) -> None:
         """Parse again with dots for the escapes that make the grammar join two lines. Words are cut from the unmasked text."""
