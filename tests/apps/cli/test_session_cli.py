@@ -184,3 +184,13 @@ def test_time_limit_holds_in_the_session(user: Agent) -> None:
 def test_unknown_process_is_an_error(user: Agent) -> None:
     assert corral(user, "stop", "0000").returncode == 125
     assert corral(user, "logs", "0000").returncode == 125
+
+
+def test_background_command_that_cannot_be_logged_says_why(user: Agent) -> None:
+    assert corral(user, "session", "start").returncode == 0
+    log = user.state / "audit" / "log.jsonl"
+    log.unlink(missing_ok=True)
+    log.mkdir(parents=True)
+    done = corral(user, "run", "--background", "--", "touch", "made")
+    assert (done.returncode, b"the audit log" in done.stderr) == (125, True), done
+    assert not (user.root / "made").exists()

@@ -166,7 +166,11 @@ class SessionCalls:
         with client_environment(environ):
             if kind == protocol.RUN_PENDING:
                 return self._start_pending(*rest, umask=umask, client=client, streams=streams)
-            judged = self._judge_own(rest[0], umask)
+            try:
+                judged = self._judge_own(rest[0], umask)
+            except (CorralError, OSError):
+                # The client meets the same error without the session, and says so.
+                return None
             if judged is None:
                 return None
             command = ClientCommand(*judged, self.ended)
@@ -210,17 +214,16 @@ class SessionCalls:
         if not self._has_attributes(umask):
             return None
         names = ("shell", "command", "cwd", "timeout")
-        options = _with(self._options, root=self.root, **{name: wanted.get(name) for name in names})
-        try:
-            return self._judge(options)
-        except (CorralError, OSError):
-            return None
+        return self._judge(_with(self._options, root=self.root, **{name: wanted.get(name) for name in names}))
 
     def _start_kept(self, wanted: Mapping[str, Any], environ: dict[bytes, bytes], umask: int) -> tuple[Any, ...]:
         with client_environment(environ):
             if sum(each.is_running for each in self._kept.values()) >= MAX_KEPT:
                 return (protocol.REFUSED, f"{MAX_KEPT} processes run in the background already; end one: corral stop")
-            judged = self._judge_own(wanted, umask)
+            try:
+                judged = self._judge_own(wanted, umask)
+            except (CorralError, OSError) as error:
+                return (protocol.REFUSED, str(error))
             if judged is None:
                 return (protocol.NOT_HERE,)
             process = KeptProcess(*judged, self)
