@@ -6,7 +6,6 @@ import fcntl
 import os
 from _socket import AF_INET, AF_INET6, SOCK_DGRAM, inet_pton, socket
 from _struct import pack, unpack_from
-from errno import EACCES, EADDRNOTAVAIL, EAFNOSUPPORT, ENODEV
 
 from corral.containment.kernel.layer import FORK, KEEPER, TREE, Attack, Layer, Remedy
 from corral.containment.kernel.syscalls import call, write_file
@@ -62,11 +61,15 @@ def raise_loopback() -> None:
     finally:
         sock.close()
     for address in OWN_ADDRESSES:
-        add_loopback_address(address)
+        try:
+            add_loopback_address(address)
+        except OSError:
+            # A kernel that is not Linux's own may not add any. Only some programs miss them.
+            continue
 
 
 def add_loopback_address(address: str) -> None:
-    """Give the loopback interface one more address. An IPv6 address is left out where the kernel has no IPv6."""
+    """Give the loopback interface one more address. Raise OSError if the kernel does not, such as one without IPv6."""
     packed = inet_pton(AF_INET6 if ":" in address else AF_INET, address)
     if len(packed) == 4:
         # By an alias: the address of the interface itself is 127.0.0.1. Without the mask, all its class would be local.
@@ -74,11 +77,7 @@ def add_loopback_address(address: str) -> None:
         _configure(AF_INET, _SIOCSIFADDR, pack("16sHH4s16x", name, AF_INET, 0, packed))
         _configure(AF_INET, _SIOCSIFNETMASK, pack("16sHH4s16x", name, AF_INET, 0, b"\xff" * 4))
         return
-    try:
-        _configure(AF_INET6, _SIOCSIFADDR, pack("16sIi", packed, 128, _LOOPBACK_INDEX))
-    except OSError as error:
-        if error.errno not in (EAFNOSUPPORT, EADDRNOTAVAIL, EACCES, ENODEV):
-            raise
+    _configure(AF_INET6, _SIOCSIFADDR, pack("16sIi", packed, 128, _LOOPBACK_INDEX))
 
 
 def _configure(family: int, what: int, request: bytes) -> None:
