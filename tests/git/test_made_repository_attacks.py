@@ -146,6 +146,40 @@ ATTACKS = {
     "clone with a template of hooks": Attack(
         "put('t/hooks/post-checkout', f'#!/bin/sh\\n{TOUCH}\\n', 0o755)\nsh('git clone -q -n --template=t . sub')", "cd sub && git checkout -q -f main", CANARY
     ),
+    "remote at a repository that is not finished": Attack(
+        "for name in ('objects', 'refs/heads'):\n    os.makedirs('x/' + name)\n"
+        "put('x/HEAD', 'ref: refs/heads/main\\n')\nput('x/hooks/post-receive', '#!/bin/sh\\n' + TOUCH + '\\n', 0o755)\ngit('remote', 'add', 'x', './x')",
+        "git push -q x main",
+        CANARY,
+    ),
+    "worktree in a directory that is a bare repository too": Attack(
+        "git('worktree', 'add', '-q', '--detach', 'w')\nfor name in ('objects', 'refs'):\n    os.makedirs('w/' + name)\n"
+        "put('w/HEAD', 'ref: refs/heads/main\\n')\nput('w/config', '[core]\\n\\tbare = true\\n\\tfsmonitor = ' + TOUCH + '\\n')",
+        "cd w; git --git-dir=. --work-tree=. status; rm -f .git; git status",
+        CANARY,
+    ),
+    "worktree whose file .git becomes a directory": Attack(
+        (
+            "git('worktree', 'add', '-q', '--detach', 'w')",
+            "os.unlink('w/.git')\nshutil.copytree('.git', 'w/.git')\nput('w/.git/config', '[core]\\n\\trepositoryformatversion = 0\\n\\tfsmonitor = ' + TOUCH + '\\n')",
+        ),
+        "cd w && git status",
+        CANARY,
+    ),
+    "common directory of a repository that a command made": Attack(
+        "git('init', '-q', 's')\ngit('init', '-q', 'e')\nput('e/.git/config', '[core]\\n\\trepositoryformatversion = 0\\n\\tfsmonitor = ' + TOUCH + '\\n')\n"
+        "put('s/.git/commondir', '../../e/.git\\n')",
+        "cd s && git status",
+        CANARY,
+    ),
+    "objects of a repository that a command made, behind a link": Attack(
+        "git('init', '-q', 's')\nreplace('s/.git/objects', OUT + '/dir')", "cd s && echo x | git hash-object -w --stdin", "ls -d $OUT/dir/??"
+    ),
+    "message file of a repository that a command made, a link": Attack(
+        "git('init', '-q', 's')\nput('s/x', 'x')\nreplace('s/.git/COMMIT_EDITMSG', OUT + '/victim')",
+        "cd s && git add x && git commit -q -m EVIL",
+        "grep -q EVIL $OUT/victim",
+    ),
     "repository made while a process still runs": Attack(
         # The process outlives the command if nothing ends it, and writes after the search.
         INIT + f"if os.fork() == 0:\n    os.setsid()\n    for number in (0, 1, 2):\n        os.close(number)\n    import time\n    time.sleep(0.3)\n    append('sub/.git/config', {MONITOR})\n    os._exit(0)",
