@@ -175,3 +175,12 @@ def test_granted_paths_are_allowed(project: str) -> None:
     assert vet(Call("echo x > /mnt/x", shell=True), config).allowed
     assert not vet(Call(f"echo x > {beside}/proj_evil/f", shell=True), config).allowed
     assert not vet(Call(["cat", f"{beside}/secret.txt"]), config).allowed
+
+
+@pytest.mark.parametrize("script", ["node deep/../../x.js", "npm --prefix deep/../../x ls", "cat deep/../../x"])
+def test_dots_behind_a_link_are_read_both_ways(script: str, project: str) -> None:
+    os.makedirs(f"{project}/a/b")
+    os.symlink("a/b", f"{project}/deep")
+    config = SandboxConfig(project_root=project)
+    assert vet(Call("cat deep/../c", shell=True), config).allowed
+    assert not vet(Call(script, shell=True), config).allowed  # the kernel stays in the project, node leaves it
