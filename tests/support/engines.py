@@ -53,11 +53,11 @@ class Engine:
         self.options = [*options, *shared_options()]
 
     def run(
-        self, *options: str, command: list[str], words: list[str] | None = None
+        self, *options: str, command: list[str], words: list[str] | None = None, image: str = IMAGE
     ) -> subprocess.CompletedProcess[str]:
         """Run a command in a new container. `words` replaces the engine's own `run`."""
         start = [*self.command, "run"] if words is None else words
-        line = [*start, "--rm", *self.options, *options, IMAGE, *command]
+        line = [*start, "--rm", *self.options, *options, image, *command]
         return subprocess.run(line, env=self.environ, capture_output=True, text=True, check=False)
 
 

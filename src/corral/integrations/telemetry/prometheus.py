@@ -99,15 +99,15 @@ class Metrics:
         for name, about in _COUNTERS.items():
             yield from (f"# HELP {name} {about}", f"# TYPE {name} counter")
             for labels, count in self._counts[name].items():
-                yield f"{name}{_labels(labels)} {count}"
+                yield f"{name}{labelled(labels)} {count}"
         yield from (f"# HELP {_DURATION} Duration of commands.", f"# TYPE {_DURATION} histogram")
         for labels, buckets in self._durations.items():
             total = 0
             for bound, count in zip((*map(str, DURATION_BUCKETS), "+Inf"), buckets, strict=True):
                 total += count
-                yield f"{_DURATION}_bucket{_labels((*labels, ('le', bound)))} {total}"
-            yield f"{_DURATION}_sum{_labels(labels)} {self._seconds[labels]!r}"
-            yield f"{_DURATION}_count{_labels(labels)} {total}"
+                yield f"{_DURATION}_bucket{labelled((*labels, ('le', bound)))} {total}"
+            yield f"{_DURATION}_sum{labelled(labels)} {self._seconds[labels]!r}"
+            yield f"{_DURATION}_count{labelled(labels)} {total}"
 
 
 class Endpoint:
@@ -176,7 +176,8 @@ def _is_loopback(host: str) -> bool:
     return name in LOOPBACK
 
 
-def _labels(labels: Iterable[tuple[str, str]]) -> str:
+def labelled(labels: Iterable[tuple[str, str]]) -> str:
+    """Return labels as they stand behind the name of a series."""
     pairs = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels)
     return f"{{{pairs}}}" if pairs else ""
 

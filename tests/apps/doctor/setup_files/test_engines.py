@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -11,12 +12,13 @@ from typing import Any
 
 import pytest
 import yaml
-from engines import Engine, EngineError, docker, podman
+from engines import IMAGE, Engine, EngineError, docker, podman
 
 from corral.apps.doctor.setup_files.targets import TARGETS
 
 pytestmark = pytest.mark.real
 
+CI = Path(__file__).parents[4] / "ci"
 NAMESPACES = ["user", "mount", "pid", "proc", "net", "ipc", "uts", "cgroup"]
 CORRAL = [sys.executable, "-m", "corral"]
 DOCKER_OPTIONS = TARGETS["docker"].use.partition("\n")[0].removeprefix("docker run ").removesuffix(" IMAGE").split()
@@ -115,3 +117,32 @@ def test_podman_has_all_layers_with_the_emitted_options(podman_engine: Engine, t
     script = tmp_path / "podman-corral.sh"
     script.write_text(TARGETS["podman"].text())
     assert doctor(podman_engine, *scratch, words=["sh", str(script)])["enforcement"] == "full"
+
+
+def test_image_of_the_recipe_has_all_layers(docker_engine: Engine, tmp_path: Path) -> None:
+    context = tmp_path / "context"
+    shutil.copytree(CI, context / "ci")
+    for name in ("corral", "tree_sitter", "tree_sitter_bash"):
+        # As `pip install --target` does.
+        package = Path(str(__import__(name).__file__)).parent
+        shutil.copytree(package, context / "site" / name, ignore=shutil.ignore_patterns("__pycache__"))
+    build = ["build", "--quiet", "--build-arg", f"BASE={IMAGE}", "--build-arg", f"PYTHON={sys.executable}"]
+    command = [
+        *docker_engine.command,
+        *build,
+        "--tag",
+        "corral-ci",
+        "--file",
+        str(context / "ci" / "Containerfile"),
+        str(context),
+    ]
+    built = subprocess.run(command, env=docker_engine.environ, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stdout + built.stderr
+    profile = tmp_path / "seccomp.json"
+    profile.write_text(TARGETS["docker"].text())
+    options = [word.replace("%FILE%", str(profile)) for word in DOCKER_OPTIONS]
+    done = docker_engine.run(*options, command=["corral", "doctor", "--json"], image="corral-ci")
+    assert json.loads(done.stdout)["enforcement"] == "full", done.stderr
+    # The user of the image cannot change corral.
+    tried = docker_engine.run(*options, command=["sh", "-c", "echo >>/opt/corral/bin/corral"], image="corral-ci")
+    assert tried.returncode != 0

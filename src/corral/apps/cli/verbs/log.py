@@ -8,12 +8,14 @@ from datetime import datetime
 
 from corral._lib.terminal import Terminal, printable, terminal_of
 from corral.apps.cli.log_filter import FILTERS, entry_count, filter_of
-from corral.apps.cli.verb import Options, Verb, argument
+from corral.apps.cli.verb import Options, UsageError, Verb, argument
+from corral.apps.output_files import OutputDirectory
 from corral.audit import query
 from corral.audit.audit_log import directory
 from corral.audit.render_log import Table, call_of, entry_lines
 from corral.guard.evaluate import vet
 from corral.guard.machine import Machine
+from corral.integrations.telemetry.log_metrics import text_of
 from corral.model.errors import CorralError
 from corral.model.render_result import FAILURE_STATUS, json_text, verdict_text
 from corral.policy.loader import load
@@ -34,6 +36,7 @@ corral log --decision deny --since 1d  list what was refused since yesterday
 corral log -f                          follow the log
 corral log show 3f2a91c0               show one entry in full and judge it again
 corral log verify                      check that no line was removed or changed
+corral log --metrics corral.prom       count the entries for Prometheus
 """,
     notes="""\
 A time is 10m, 2h, 3d, today, yesterday or 2026-11-15T09:30. A rule is an id or the start of one: name, path-outside.
@@ -47,13 +50,27 @@ A time is 10m, 2h, 3d, today, yesterday or 2026-11-15T09:30. A rule is an id or 
         argument(
             "-n N", "Show the last N entries (default: 50; 0 for all).", dest="number", type=entry_count, default=50
         ),
+        argument(
+            "--metrics FILE",
+            "Count the entries, and write this file for Prometheus' node exporter (- for stdout). It ends in .prom.",
+        ),
         *FILTERS,
     ),
 )
 
 
+def check_arguments(options: Options, _: list[str]) -> None:
+    """Refuse metrics of anything but the list, and in a file that the exporter would not read."""
+    if options.metrics and (options.action or options.follow or options.json):
+        raise UsageError("--metrics counts entries; it takes only filters")
+    if options.metrics and options.metrics != "-" and not options.metrics.endswith(".prom"):
+        raise UsageError(f"--metrics writes a file that ends in .prom, and {printable(options.metrics)} does not")
+
+
 def main(options: Options) -> int:
-    """List the log, show one entry or verify it."""
+    """List the log, count it, show one entry or verify it."""
+    if options.metrics:
+        return _count(directory(os.environ), options)
     return {None: _list, "show": _show, "verify": _verify}[options.action](directory(os.environ), options)
 
 
@@ -76,6 +93,21 @@ def _list(place: str, options: Options) -> int:
             if entry is not None:
                 _print([entry], table, options)
             sys.stdout.flush()
+    return 0
+
+
+def _count(place: str, options: Options) -> int:
+    text = text_of(query.walk(place, filter_of(options)))
+    if options.metrics == "-":
+        sys.stdout.write(text)
+        return 0
+    above, _, name = options.metrics.rpartition("/")
+    try:
+        # Replaced as a whole, so that the exporter never reads half a file, and several writers do not mix.
+        with OutputDirectory(above or ("/" if options.metrics.startswith("/") else ".")) as folder:
+            folder.write(name, (text,), mode=0o644)
+    except OSError as error:
+        raise CorralError(f"cannot write {options.metrics}: {error.strerror}") from None
     return 0
 
 

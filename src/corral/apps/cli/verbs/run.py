@@ -158,6 +158,7 @@ def run_call(options: Options, pending: PendingCall | None = None, state_file: s
     reports = not options.call and is_wanted(options.report, os.environ)
     guard = guard_command() if reports and not options.json else None
     with Sandbox(config=config, on_ask=on_ask, on_result=log.result, on_hold=held.on_hold) as box:
+        _instrument(box)
         try:
             if pending is not None and pending.in_transaction:
                 result, state = _run_in_transaction(box, call, options, held), None
@@ -195,6 +196,14 @@ def run_call(options: Options, pending: PendingCall | None = None, state_file: s
     if reports:
         report_result(result, guard)
     return exit_status(result)
+
+
+def _instrument(box: Sandbox) -> None:
+    """Report the call to OpenTelemetry, if its own launcher (`opentelemetry-instrument`) has started corral."""
+    if "opentelemetry.sdk" in sys.modules:
+        from corral.integrations.telemetry.otel import instrument  # noqa: PLC0415  loaded only under the launcher
+
+        instrument(box)
 
 
 def _show_addresses(options: Options) -> None:
