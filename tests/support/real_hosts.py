@@ -123,8 +123,8 @@ HOSTS["pi"] = Driven(
     configured={".pi/agent/models.json": json.dumps(PI)},
 )
 VERSIONS = {
-    "claude": ("2.1.325", "2.1.197"),
-    "codex": ("0.166.0",),
+    "claude": ("2.1.327", "2.1.325", "2.1.197"),
+    "codex": ("0.169.0", "0.166.0"),
     "gemini": ("0.61.0",),
     "opencode": ("1.18.33",),
     "copilot": ("1.0.102",),

@@ -129,8 +129,10 @@ FAILURES = {
     "missing": "",
 }
 RUNS = {
+    ("claude", "2.1.327"): {"garbage"},
     ("claude", "2.1.325"): {"garbage"},
     ("claude", "2.1.197"): {"slow", "killed", "garbage", "exit 1", "missing"},
+    ("codex", "0.169.0"): {"slow", "killed", "garbage", "exit 1", "exit 2, silent", "missing"},
     ("codex", "0.166.0"): {"slow", "killed", "garbage", "exit 1", "exit 2, silent", "missing"},
     ("gemini", "0.61.0"): {"slow", "killed", "garbage", "exit 1", "exit 2, silent"},
     ("copilot", "1.0.102"): {"slow", "garbage"},
