@@ -154,6 +154,51 @@ def test_changed_protected_files_are_reported(git_project: Path) -> None:
     assert (second[1], second[3]) == ("export A=1\n", [])
 
 
+EDITS = """
+import os
+from corral import Containment, Sandbox, SandboxConfig
+project = sys.argv[1]
+envrc = project + "/sub/inner/.envrc"
+containment = Containment(backend="warden", accept_partial=True)
+def show(result):
+    print(result.exit_code, result.stdout_text.strip(), [violation.kind for violation in result.violations])
+def write(path, text):
+    with open(path, "w") as file:
+        file.write(text)
+with Sandbox(SandboxConfig(project, profile="workspace", containment=containment)) as box:
+    show(box.run(["cat", envrc]))
+    write(envrc, "written by the user")
+    show(box.run(["cat", envrc]))
+    write(envrc + ".new", "renamed by the user")
+    os.rename(envrc + ".new", envrc)
+    show(box.run(["cat", envrc]))
+    write(project + "/made", "")
+    show(box.run("echo used > made && cat made", shell=True))
+    write(project + "/sub/.bashrc", "")
+    show(box.run(["ls", "-A", "sub"]))
+    with box.start(["sleep", "600"]) as running:
+        show(box.run("python3 -c \\"open('sub/inner/.envrc', 'w')\\"", shell=True))
+        show(box.run(["cat", envrc]))
+        running.kill()
+"""
+
+
+def test_changes_of_the_user_are_kept_without_namespaces(git_project: Path) -> None:
+    done = run_in_container(EDITS, str(git_project))
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [
+        "0 export A=1 []",
+        "0 written by the user []",
+        "0 renamed by the user []",
+        "0 used []",
+        "0 .bashrc",
+        "f",
+        "inner []",
+        "0  ['planted']",
+        "0 renamed by the user []",
+    ]
+
+
 def test_ordinary_work_without_namespaces(git_project: Path) -> None:
     work = "import os, tempfile\nopen(os.path.expanduser('~/t'), 'w').close()\nprint(os.path.exists(tempfile.mkdtemp()), os.path.exists(os.environ['HOME'] + '/t'))\n"
     (git_project / "work.py").write_text(work)

@@ -277,7 +277,9 @@ class ContainmentState:
 
     def replaced(self) -> str:
         """Return the first mounted path that was replaced or removed on the host, or an empty string."""
-        return (self._unmounted if self._snapshot is None else self._snapshot.mounted).first_replaced()
+        if self._snapshot is None or self._supervised is not None:
+            return self._unmounted.first_replaced()
+        return self._snapshot.mounted.first_replaced()
 
     def repair(self, remount: Callable[[list[str]], bool]) -> bool:
         """Have replaced paths made read-only again for the commands that run. Returns false if that is not possible."""
