@@ -8,7 +8,7 @@ from corral.guard.analysis.command import assign_variable
 from corral.guard.analysis.scope import Frame, LimitExceeded, is_tainted
 from corral.guard.analysis.syntax_tree import changed_below, children, subtree
 from corral.guard.shell.braces import HOLE
-from corral.guard.shell.expansion import NUMBER_HOLE, Word, has_gap, hides_substitution, is_number, unquoted_text
+from corral.guard.shell.expansion import NUMBER_HOLE, Word, has_gap, is_number
 from corral.guard.shell.parser import Script
 
 TYPE_CHECKING = False
@@ -162,6 +162,8 @@ def unset(walker: Walker, node: Node, frame: Frame) -> None:
 
 
 def test(walker: Walker, node: Node, frame: Frame) -> None:
+    from corral.guard.shell.hidden_expansions import hides_substitution, unquoted_text  # noqa: PLC0415  many calls test nothing
+
     frame.scan(node)
     walker.spend((node.end_byte - node.start_byte) // 2)
     text = frame.script.text_of(node)
@@ -328,19 +330,19 @@ def case(walker: Walker, node: Node, frame: Frame) -> None:
     fallen: Scope | None = None  # the end of the item before, if it falls through into this one
     for child in children(node, frame):
         if child.type == "case_item":
+            parts = children(child, frame, joins=True)
+            start = next((i for i, part in enumerate(parts) if part.type == ")"), len(parts))
+            for part in parts[:start]:  # bash expands the patterns of later items too if no earlier one fits
+                frame.scan(part)
             inner = frame.fork()
             if fallen is not None:
                 inner.merge([inner.scope.copy(), fallen.copy()])
             branches.append(inner.scope)
-            parts = children(child, frame, joins=True)
-            start = next((i for i, part in enumerate(parts) if part.type == ")"), len(parts))
-            for part in parts[:start]:
-                frame.scan(part)
             walker.sequence(parts[start + 1 :], inner)
             fallen = inner.scope if parts and parts[-1].type in (";&", ";;&") else None
         elif child.type not in TOKENS:
             frame.scan(child)
-    frame.merge(branches)
+    frame.merge([*branches, frame.scope.copy()])
 
 
 def _parts_of_function(node: Node, script: Script) -> tuple[str, Node]:

@@ -48,11 +48,6 @@ _ANSI_ESCAPE = pattern(
 _NOT_ASCII = "\udc80"  # stands for an escape until the text is cut at its first NUL
 _STRIPPERS = {"%": str.removesuffix, "%%": str.removesuffix, "#": str.removeprefix, "##": str.removeprefix}
 _EXTENDED_GLOB = pattern(r"[?*+@!]\(")
-_PROCESS_SUBSTITUTION = pattern(r"(?<!\\)(?:\\\\)*[<>]\(")
-_QUOTED_OR_EXPANDED = frozenset({
-    "string", "raw_string", "ansi_c_string", "translated_string", "command_substitution", "process_substitution", "expansion",
-    "arithmetic_expansion",
-})  # fmt: skip
 _BEFORE_PAREN = ("?", "*", "+", "@", "!")
 _LEAVES = ("word", "number", "variable_name", "special_character", "extglob_pattern", "regex", "test_operator")
 
@@ -121,26 +116,6 @@ def begins_translated_string(node: Node) -> bool:
         after = after.children[0]
     is_lone = node.end_byte - node.start_byte == 1
     return is_lone and after is not None and after.type == "string" and after.start_byte == node.end_byte
-
-
-def unquoted_text(node: Node, script: Script) -> str:
-    """Return the text of a node without its quoted and expanded parts."""
-    made = []
-    at = node.start_byte
-    stack = node.children[::-1]
-    while stack:
-        current = stack.pop()
-        if current.type in _QUOTED_OR_EXPANDED:
-            made += [script.cut(at, current.start_byte), "x"]
-            at = current.end_byte
-        else:
-            stack.extend(reversed(current.children))
-    return "".join(made) + script.cut(at, node.end_byte)
-
-
-def hides_substitution(node: Node, script: Script) -> bool:
-    """Return whether bash runs a process substitution in a node that the grammar takes for text: [[ x = <(id) ]], ${x:-<(id)}."""
-    return _PROCESS_SUBSTITUTION.search(unquoted_text(node, script)) is not None
 
 
 def is_number(value: Value) -> bool:
@@ -260,6 +235,11 @@ class Expander:
             self.report("unparsed", node)
         if ("`" in text or "$(" in text) and node.type not in ("`", "$(", "$((") and _SUBSTITUTION.search(text):
             self.report("unparsed", node)
+        elif ("${" in text or "$[" in text) and node.type != text:
+            from corral.guard.shell.hidden_expansions import hides_expansion  # noqa: PLC0415  few patterns need it
+
+            if hides_expansion(text):
+                self.report("unparsed", node)
         return text
 
     def _collect(self, node: Node, out: list[Fragment], quoted: bool) -> None:
@@ -383,8 +363,11 @@ class Expander:
         self.spend(len(text) // 200 + 1)
         if _ACCEPTED.match(text) is None:
             self.allow_error()
-        if not quoted and "(" in text and hides_substitution(node, self.script):
-            self.report("unparsed", node)
+        if not quoted and ("<(" in text or ">(" in text):
+            from corral.guard.shell.hidden_expansions import hides_substitution  # noqa: PLC0415  few defaults need it
+
+            if hides_substitution(node, self.script):
+                self.report("unparsed", node)
         if text.endswith("@P}"):  # prompt expansion runs the commands in the value
             self.report("unparsed", node)
         if text.startswith("${!") and not _NAMES_OR_INDICES.fullmatch(text):
