@@ -1,5 +1,6 @@
 """Ports of a session on this machine's loopback: by `corral publish`, by `run --background --publish`, and by the policy."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -37,6 +38,9 @@ def agent(tmp_path: Path) -> Iterator["Serving"]:
     finally:
         made.end()
         for client in made.clients:
+            # On a busy machine a command may run without the session, and does not end with it.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(client.pid, signal.SIGKILL)
             client.communicate(timeout=DEADLINE_SECONDS)
 
 
@@ -49,7 +53,8 @@ class Serving(Agent):
 
     def serve(self, port: int, host: str = "127.0.0.1") -> None:
         """Start a server, and wait until it listens."""
-        self.clients.append(self.start(self.rewrite(f"python3 -m http.server --bind {host} {port}")))
+        line = self.rewrite(f"python3 -m http.server --bind {host} {port}")
+        self.clients.append(self.start(line, start_new_session=True))
         eventually(lambda: any(port in one.ports for one in running_sessions(self.environ)))
 
 
