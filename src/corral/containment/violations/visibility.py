@@ -27,6 +27,14 @@ _NOT_FILES = ("/proc", "/dev", "/sys", "/net", "/afs")
 _HIDDEN = "exists on the host, but commands do not see it"
 
 
+def _is_locked(path: str) -> bool:
+    """Say whether a file's own mode keeps its owner out: root can open it outside, but has no such right in the sandbox."""
+    try:
+        return not os.lstat(path).st_mode & 0o600
+    except OSError:
+        return False
+
+
 def _nearest(path: str, roots: Iterable[str]) -> str:
     return max((root for root in roots if inside(path, root)), key=len, default="")
 
@@ -83,7 +91,7 @@ class CommandView:
             instead = "Leave the work uncommitted, for the user to commit."
         elif any(inside(path, kept) for kept in closed.unwritable):
             return self._protected(path, "EROFS")
-        elif path in closed.split or os.path.dirname(path) in closed.split:
+        elif (path in closed.split or os.path.dirname(path) in closed.split) and not _is_locked(path):
             above = os.path.dirname(path) if os.path.dirname(path) in closed.split else path
             detail = f"without mounts, no name can be made, renamed or removed in {above}: it holds a directory that is protected"
             instead = "Work in a directory below it, or ask the user to make the name there."
