@@ -76,7 +76,7 @@ def test_wheel_contains_only_the_package_and_its_tables(built: Path) -> None:
     source = {
         str(path.relative_to(PACKAGE.parent))
         for path in PACKAGE.rglob("*")
-        if path.suffix in (".css", ".html", ".js", ".json", ".py", ".toml", ".typed")
+        if path.suffix in (".css", ".html", ".js", ".json", ".profile", ".py", ".sh", ".toml", ".typed", ".yaml")
     }
     assert contents(wheel) == source | {"corral/guard/rules/compiled.bin"}
     assert {"corral/py.typed", "corral/model/schemas/result.schema.json", "corral/guard/rules/effects.toml"} <= source
