@@ -68,7 +68,15 @@ def user_policy() -> Path:
 
 def test_every_setting_of_a_task_is_tried_here() -> None:
     assert {*LOOSER} | NEVER_LOOSER == {*POLICY_KEYS}
-    others = {"host_questions", "sessions", "signing_keys", "posture", "audit.required", "asking.hold_seconds"}
+    others = {
+        "host_questions",
+        "publish",
+        "sessions",
+        "signing_keys",
+        "posture",
+        "audit.required",
+        "asking.hold_seconds",
+    }
     assert {*POLICY_KEYS.values()} == {*SETTINGS} - others
 
 

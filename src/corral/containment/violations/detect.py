@@ -14,7 +14,7 @@ from corral._lib.network.local_ports import never_granted
 from corral._lib.network.name_addresses import NameAddresses, is_name_address
 from corral.containment.violations import error_patterns
 from corral.containment.violations.removed_variables import missed_variables
-from corral.containment.violations.visibility import CommandView, grantable_violation
+from corral.containment.violations.visibility import CommandView, grantable_violation, is_locked
 from corral.model.call import Violation
 from corral.policy.config import Limits
 
@@ -191,6 +191,8 @@ class _MessageReader:
             if violation is not None:
                 yield violation
                 return
+            if error == "EACCES" and is_locked(path):
+                return  # its own mode explains the message
         if error_patterns.READ_ONLY.search(line) and not any(word.startswith("/") for word in words):
             # tar names a member of the archive, and perl names nothing: the kernel refused a path that is not known.
             detail, instead = "a path that is read-only for commands", "Write inside the project or /tmp"

@@ -27,7 +27,7 @@ _NOT_FILES = ("/proc", "/dev", "/sys", "/net", "/afs")
 _HIDDEN = "exists on the host, but commands do not see it"
 
 
-def _is_locked(path: str) -> bool:
+def is_locked(path: str) -> bool:
     """Say whether a file's own mode keeps its owner out: root can open it outside, but has no such right in the sandbox."""
     try:
         return not os.lstat(path).st_mode & 0o600
@@ -91,7 +91,7 @@ class CommandView:
             instead = "Leave the work uncommitted, for the user to commit."
         elif any(inside(path, kept) for kept in closed.unwritable):
             return self._protected(path, "EROFS")
-        elif (path in closed.split or os.path.dirname(path) in closed.split) and not _is_locked(path):
+        elif (path in closed.split or os.path.dirname(path) in closed.split) and not is_locked(path):
             above = os.path.dirname(path) if os.path.dirname(path) in closed.split else path
             detail = f"without mounts, no name can be made, renamed or removed in {above}: it holds a directory that is protected"
             instead = "Work in a directory below it, or ask the user to make the name there."
