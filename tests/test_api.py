@@ -173,6 +173,7 @@ def test_config_and_result_fields_are_exactly_these() -> None:
             "host_questions",
             "policy_grants",
             "posture",
+            "publish",
             "grants",
         ),
         "sessions",

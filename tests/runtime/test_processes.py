@@ -436,7 +436,7 @@ def test_keeper_start_failure_is_explained(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(ContainmentError, match="did not start: it exited at once"):
         made.acquire()
     monkeypatch.undo()
-    monkeypatch.setattr(processes, "_PROGRAM", "raise SystemError('no such luck')")
+    monkeypatch.setattr("corral.containment.processes.keeper_command._PROGRAM", "raise SystemError('no such luck')")
     with pytest.raises(ContainmentError, match="did not start: SystemError: no such luck"):
         made.acquire()
     assert (children(os.getpid()), descriptors()) == ([], before)

@@ -28,7 +28,7 @@ _HIDDEN = "exists on the host, but commands do not see it"
 
 
 def is_locked(path: str) -> bool:
-    """Say whether a file's own mode keeps its owner out: root can open it outside, but has no such right in the sandbox."""
+    """Say whether nobody may open a file by its mode. Root can do so outside, but has no such right in the sandbox."""
     try:
         return not os.lstat(path).st_mode & 0o600
     except OSError:
