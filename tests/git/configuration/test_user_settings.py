@@ -295,8 +295,9 @@ def test_unsigned_commit_is_reported(world: World, make: Callable[..., Sandbox])
     assert outside("git commit -q --allow-empty -m signed", world.project).returncode != 0
     before = git(world.project, "rev-parse", "main")
     box = make()
-    (note,) = notes(box, "git commit -q --allow-empty -m one && git commit -q --allow-empty -m two")
-    assert note.startswith("not signed: 2 commits")
+    found = notes(box, "git commit -q --allow-empty -m one && git commit -q --allow-empty -m two")
+    assert [each[:21] for each in found] == ["not signed: 2 commits"], found
+    (note,) = found
     check("violations", "commits without a signature", note.replace(before, "OLD"))
     assert note.endswith(f"git rebase -f -S {before} main")
     assert notes(box, "git branch other && git stash list") == []
