@@ -296,8 +296,8 @@ def test_unsigned_commit_is_reported(world: World, make: Callable[..., Sandbox])
     before = git(world.project, "rev-parse", "main")
     box = make()
     # The branch moves once: a comparison between two moves of it would give a note for each.
-    step = "git commit -q --allow-empty -m one && git commit -q --allow-empty -m two"
-    found = notes(box, f"git checkout -q --detach && {step} && git checkout -q -B main")
+    step = "git commit-tree -p $last -m more HEAD^{tree}"
+    found = notes(box, f"last=HEAD; last=$({step}); last=$({step}); git merge -q --ff-only $last")
     assert [each[:21] for each in found] == ["not signed: 2 commits"], found
     (note,) = found
     check("violations", "commits without a signature", note.replace(before, "OLD"))
