@@ -50,7 +50,8 @@ def test_bubblewrap_shows_the_broker_too(work: Path, remote: Path) -> None:
     with transports(work, f"push {remote} work", backend="bubblewrap") as opened:
         result = opened.run("git push -q origin work && command -v ssh")
         assert (result.backend, result.stdout) == ("bubblewrap", b"/run/corral/bin/ssh\n"), result.stderr
-        assert opened.run("git push -q origin :old").exit_code == 128
+        # git fails, or a signal ends it: the broker may close the stream before git has sent everything.
+        assert opened.run("git push -q origin :old").exit_code in (128, 141)
     assert refs(remote)["refs/heads/work"] == git(work, "rev-parse", "work")
 
 

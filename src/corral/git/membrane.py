@@ -237,10 +237,14 @@ class Membrane:
         """Report a repository in a directory of another one's files: there, the user expects git to work on the other one."""
         place = os.path.dirname(path)
         for mirror in self._mirrors if os.path.basename(path) == ".git" else ():
-            with SafeTree(mirror.user_dir, is_strict=True) as user:
-                if has_users_files(user, mirror.user_dir, place):
-                    detail = f"{MADE_INSIDE} {plain(place)}, whose files {plain(mirror.user_dir)} tracks: git works on the new one there"
-                    return [Violation("git", path, detail, f"To remove it: rm -r {typed(path)}")]
+            try:
+                with SafeTree(mirror.user_dir, is_strict=True) as user:
+                    holds_files = has_users_files(user, mirror.user_dir, place)
+            except OSError:
+                continue  # a command that still runs has moved it, or put a link in its place
+            if holds_files:
+                detail = f"{MADE_INSIDE} {plain(place)}, whose files {plain(mirror.user_dir)} tracks: git works on the new one there"
+                return [Violation("git", path, detail, f"To remove it: rm -r {typed(path)}")]
         return []
 
     def _take_over(self, mirror: Mirror, git: HostGit) -> list[str]:
