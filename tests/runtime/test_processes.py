@@ -210,6 +210,31 @@ print("done")
     assert output_of(project, code) == (0, "done\n", "")
 
 
+def test_fork_waits_for_the_imports_of_the_first_command(project: Path) -> None:
+    code = """
+import importlib.abc, threading, warnings
+warnings.simplefilter("ignore")
+begun = threading.Event()
+class Slow(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        # What proxy_client imports itself: it is half imported then.
+        if "corral.containment.network.proxy_client" in sys.modules:
+            begun.set()
+            time.sleep(0.5)
+sys.meta_path.insert(0, Slow())
+thread = threading.Thread(target=lambda: box.run(["true"]))
+thread.start()
+begun.wait()
+pid = os.fork()
+if pid == 0:
+    os._exit(0 if box.run(["true"]).ok else 1)
+print(os.waitpid(pid, 0)[1])
+thread.join()
+box.close()
+"""
+    assert output_of(project, code) == (0, "0\n", "")
+
+
 def test_host_that_ignores_sigchld_gets_results(project: Path) -> None:
     code = """
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import os
-from _thread import allocate_lock
+from _thread import RLock, allocate_lock
+
+# No other thread forks while this is held. A child that is forked while a thread imports a module waits for ever when it imports
+# the same one: the thread that holds the module's lock does not exist in the child.
+no_fork = RLock()
+os.register_at_fork(before=no_fork.acquire, after_in_parent=no_fork.release, after_in_child=no_fork.release)
 
 
 class ProcessOwner:

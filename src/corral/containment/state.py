@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from corral._lib.fork_lock import ForkSafeLock
+from corral._lib.fork_lock import ForkSafeLock, no_fork
 from corral._lib.network.certificates import CERTIFICATES_FILE, certificate_variables
 from corral._lib.nofollow import file_identity
 from corral._lib.records import Record, frozen
@@ -169,7 +169,8 @@ class ContainmentState:
             return ()
         if self._proxy is None:
             # Here, while the keeper's interpreter starts.
-            from corral.containment.network.proxy_client import ProxyClient  # noqa: PLC0415  as above
+            with no_fork:
+                from corral.containment.network.proxy_client import ProxyClient  # noqa: PLC0415  as above
 
             self._proxy = ProxyClient(self.config, self._on_hold, self._hold_seconds)
         return self._proxy.lend()
