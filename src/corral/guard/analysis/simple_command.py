@@ -43,6 +43,8 @@ def walk(walker: Walker, node: Node, frame: Frame, targets: Iterable[Target], ex
     text = script.source[last : node.end_byte]
     has_redirects = b"<" in text or b">" in text
     before = frame.scope.copy() if has_redirects and any(redirect_may_fail(each, frame) for each in nodes) else None
+    if has_redirects and statements.redirects_see_later_values(node, None, frame):
+        frame.report("unparsed", node)
     for child in nodes:
         kind = child.type
         split = last_word is not None and child.start_byte == last and splits_word(last_word, child)

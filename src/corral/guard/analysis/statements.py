@@ -36,6 +36,8 @@ _QUOTES = pattern(r"['\"\\]")
 _ARITHMETIC_TESTS = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-v", "-R"})
 _COMPARES = pattern(r"\s-(?:eq|ne|lt|le|gt|ge)\s|-v\s")
 _BLANKS = (" ", "\t", "\n")
+_REDIRECTS = frozenset({"file_redirect", "herestring_redirect"})
+_ASSIGNING = pattern(rb"\$\{!?\w++(?:\[[^\]]*+\])?+:?=")  # ${x=text} and ${x:=text}
 _BRACE = pattern(r"(?<!\$)\{")
 _TRUE = ("true", ":", "[ 1 ]", "[[ 1 ]]", "((1))", "(( 1 ))", "/bin/true", "test 1")
 _FALSE = ("false", "/bin/false", "! true")
@@ -361,6 +363,22 @@ def function(walker: Walker, node: Node, frame: Frame) -> None:
             targets, extra = redirect(walker, child, frame)
             walker.record_targets(child, frame, targets, extra)
             frame.scope.maybe_undefined |= {name}  # if a redirect fails, a call does not run the body
+
+
+def redirects_see_later_values(node: Node, body: Node | None, frame: Frame) -> bool:
+    """Say whether a redirect of a statement could see a value that the statement's own words or assignments give.
+
+    bash expands the words first, wherever the redirects stand. The walker reads the redirects first.
+    """
+    if not any(child.type in _REDIRECTS and b"$" in _source(child, frame) for child in node.children):
+        return False
+    is_assignments = body is not None and body.type == "variable_assignments"
+    return is_assignments or _ASSIGNING.search(_source(node, frame)) is not None
+
+
+def _source(node: Node, frame: Frame) -> bytes:
+    text: bytes = frame.script.source[node.start_byte : node.end_byte]
+    return text
 
 
 def redirect(walker: Walker, node: Node, frame: Frame) -> tuple[list[Target], list[Word]]:

@@ -372,6 +372,8 @@ class Walker:
         if body is None:
             self.record_targets(node, frame, targets, extra)
             return
+        if statements.redirects_see_later_values(node, body, frame):
+            frame.report("unparsed", node)
         cwds = frame.scope.cwds
         may_fail = any(redirect_may_fail(child, frame) for child in node.children)
         before = frame.scope.copy() if may_fail else None
