@@ -370,10 +370,15 @@ def redirects_see_later_values(node: Node, body: Node | None, frame: Frame) -> b
 
     bash expands the words first, wherever the redirects stand. The walker reads the redirects first.
     """
-    if not any(child.type in _REDIRECTS and b"$" in _source(child, frame) for child in node.children):
+    redirects = [_source(child, frame) for child in node.children if child.type in _REDIRECTS]
+    if not any(b"$" in text or b"`" in text for text in redirects):
         return False
-    is_assignments = body is not None and body.type == "variable_assignments"
-    return is_assignments or _ASSIGNING.search(_source(node, frame)) is not None
+    if body is None or body.type == "variable_assignments":
+        return body is not None or _ASSIGNING.search(_source(node, frame)) is not None
+    # Of assignments on a line of their own, the grammar makes a part of the next line's command.
+    begins_so = body.type == "command" and body.children[0].type == "variable_assignment"
+    is_split = begins_so and b"\n" in _source(body, frame)
+    return is_split or _ASSIGNING.search(_source(node, frame)) is not None
 
 
 def _source(node: Node, frame: Frame) -> bytes:
