@@ -114,7 +114,7 @@ def test_anything_but_two_clear_answers_writes_nothing(screen: Ask, project: Pat
     assert load(str(project), os.environ).config.policy_grants == ()
 
 
-def test_file_is_proposed_as_a_file_and_a_directory_is_not(project: Path) -> None:
+def test_files_and_directories_are_never_proposed(project: Path) -> None:
     # Not below /tmp, which is the sandbox's own.
     with tempfile.TemporaryDirectory(dir="/var/tmp") as base:
         notes = Path(base).resolve() / "notes"
@@ -122,8 +122,10 @@ def test_file_is_proposed_as_a_file_and_a_directory_is_not(project: Path) -> Non
         (notes / "plan.md").write_text("a plan")
         call, whole = ("cat", f"{notes}/plan.md"), ("grep", "-r", "x", str(notes))
         refuse(project, call, call, whole, whole)
-        targets = [grant["target"] for each in proposed(project) for grant in each["grants"]]
-    assert set(targets) <= {f"{notes}/plan.md"}
+        assert proposed(project) == []
+    # The same refusals would be proposed if they were about a host.
+    refuse(project, CURL, CURL)
+    assert len(proposed(project)) == 1
 
 
 def test_what_no_lasting_grant_may_give_is_never_proposed(project: Path) -> None:

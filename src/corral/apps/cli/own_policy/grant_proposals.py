@@ -1,12 +1,11 @@
 """Proposes [[grant]] entries for the user's policy: from calls that were refused, or from one that was watched. Decides nothing.
 
-An entry names exactly what a call needed. It never opens a directory, a credential, a push or a command that runs outside: those
-need an answer each time.
+An entry names exactly what a call needed: hosts, a fetch or a port. It never opens a file, a push or a command that runs outside:
+the user answers those with `corral allow`.
 """
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 
 from corral._lib.records import Record, frozen
@@ -15,13 +14,11 @@ from corral.apps.cli.own_policy.policy_file import user_policy_text, with_grants
 from corral.guard.evaluate import vet
 from corral.model.call import Decision
 from corral.model.call_excerpt import one_line
-from corral.model.errors import PolicyError
-from corral.model.grant import ANY_COMMAND, LOCAL, NETWORK, READ, REGISTRY, TRANSPORT, Grant, unique_grants
+from corral.model.grant import LOCAL, NETWORK, REGISTRY, TRANSPORT, Grant, unique_grants
 from corral.model.render_grant import needs_text
 from corral.model.render_result import labelled
 from corral.policy.answers.family_grants import PolicyGrant, covering, is_lasting
 from corral.policy.loader import user_policy_path
-from corral.policy.path_grants import refuse_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,7 +59,7 @@ class Proposal(Record):
         }
 
 
-def entries_for(verdict: Verdict, root: str, environ: Mapping[str, str]) -> list[tuple[PolicyGrant, tuple[Grant, ...]]]:
+def entries_for(verdict: Verdict, root: str) -> list[tuple[PolicyGrant, tuple[Grant, ...]]]:
     """Return the entries that a call with this verdict needs, with their grants; none if an entry may not give one of them."""
     if verdict.decision is not Decision.ASK or not is_lasting(verdict):
         return []
@@ -72,9 +69,7 @@ def entries_for(verdict: Verdict, root: str, environ: Mapping[str, str]) -> list
             return []
         if finding.decision is not Decision.ASK:
             continue
-        if finding.family.startswith(ANY_COMMAND) or not all(
-            _may_last(grant, root, environ) for grant in finding.grants
-        ):
+        if not all(map(_may_last, finding.grants)):
             return []
         words = tuple(finding.family.split())
         entry = PolicyGrant(words, tuple(grant.opening for grant in finding.grants), root)
@@ -148,20 +143,10 @@ def coloured(diff: str, terminal: Terminal) -> list[str]:
     return [terminal.paint(styles.get(line[:1], "dim"), printable(line)) for line in diff.split("\n")]
 
 
-def _may_last(grant: Grant, root: str, environ: Mapping[str, str]) -> bool:
-    """Return whether an entry of the policy may give a grant: one host, one file, one fetch, and nothing that was uncertain."""
-    if not grant.certain:
-        return False
-    if grant.kind == READ:
-        if not os.path.isfile(grant.target):
-            return False
-        try:
-            refuse_path(READ, grant.target, root, environ)
-        except PolicyError:
-            return False
-        return True
+def _may_last(grant: Grant) -> bool:
+    """Return whether an entry of the policy may give a grant: one host, one fetch, one port, and nothing that was uncertain."""
     is_fetch = grant.kind == TRANSPORT and grant.target.startswith("fetch ")
-    return is_fetch or grant.kind in (NETWORK, REGISTRY, LOCAL)
+    return grant.certain and (is_fetch or grant.kind in (NETWORK, REGISTRY, LOCAL))
 
 
 def _text(call: Call) -> object:

@@ -177,7 +177,7 @@ def _proposals(
     """Return what the call needed as entries for the policy. None if an entry cannot give it; the user has read why."""
     made = []
     if verdict.decision is Decision.ASK:
-        entries = entries_for(verdict, config.project_root, os.environ)
+        entries = entries_for(verdict, config.project_root)
         if not entries:
             _say("this needs your answer each time, so no grant is proposed: corral allow")
             return None

@@ -54,8 +54,8 @@ corral suggest --json             print the proposals, and write nothing
 """,
     notes="""\
 corral judges each refused call again, under your policy of today. It proposes what that call needed, and nothing wider: a
-host, a package manager's hosts, one file, a fetch, a port of this machine. It never proposes a credential, a directory, a
-push, or a command that runs outside: you answer those each time, with `corral allow`.
+host, a package manager's hosts, a fetch, a port of this machine. It never proposes a file, a directory, a push, or a command
+that runs outside: you answer those with `corral allow`.
 
 The grants go into your own policy file, for one project each. Only a person at a terminal can write them.
 """,
@@ -138,7 +138,7 @@ class _Reader:
         verdict = vet(call, config, machine)
         if covering(verdict, config, os.environ) is not None:
             return []  # it would run today
-        entries = entries_for(verdict, root, os.environ)
+        entries = entries_for(verdict, root)
         if entries and not would_run(call, config, machine, [entry for entry, _ in entries]):
             return []
         return entries
