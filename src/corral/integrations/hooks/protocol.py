@@ -127,6 +127,19 @@ def json_output(body: Mapping[str, object], answer: Answer) -> HookOutput:
     return HookOutput(dumps(body) + "\n")
 
 
+def plugin_output(answer: Answer, _call: ToolCall | None) -> HookOutput:
+    """Return an answer in the protocol of our own plugins, for hosts that have plugins instead of hooks."""
+    if answer.decision == "allow":
+        made = {"decision": "allow", "command": answer.command}
+        return json_output(made, answer) if answer.command else HookOutput()
+    return json_output({"decision": "deny", "reason": answer.reason}, Answer("deny", answer.reason))
+
+
+def plugin_payload(_event: str, given: dict[str, Any], root: str) -> dict[str, Any]:
+    """Return a shell call in the protocol of our own plugins."""
+    return {"tool_name": "bash", "tool_input": given, "cwd": root}
+
+
 def _finite(text: str) -> float:
     value = float(text)
     if value in _INFINITE:

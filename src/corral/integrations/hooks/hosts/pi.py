@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from corral.integrations.hooks import protocol
 from corral.integrations.hooks.hosts import Host
-from corral.integrations.hooks.protocol import Answer, HookOutput, ToolCall
+from corral.integrations.hooks.protocol import ToolCall
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,25 +30,14 @@ def _read(payload: dict[str, Any], _environ: Mapping[str, str]) -> ToolCall | No
     return protocol.file_call(tool, given, (cwd, ""), _WRITES, _READS)
 
 
-def _render(answer: Answer, _call: ToolCall | None) -> HookOutput:
-    if answer.decision == "allow":
-        made = {"decision": "allow", "command": answer.command}
-        return protocol.json_output(made, answer) if answer.command else HookOutput()
-    return protocol.json_output({"decision": "deny", "reason": answer.reason}, Answer("deny", answer.reason))
-
-
-def _payload(_event: str, given: dict[str, Any], root: str) -> dict[str, Any]:
-    return {"tool_name": "bash", "tool_input": given, "cwd": root}
-
-
 HOST = Host(
     name="pi",
     title="pi",
     tools=_TOOLS,
     event="tool_call",
     read=_read,
-    render=_render,
-    payload=_payload,
+    render=protocol.plugin_output,
+    payload=protocol.plugin_payload,
     variable="PI_CODING_AGENT_DIR",
     folder=".pi/agent",
     file="extensions/corral.js",
