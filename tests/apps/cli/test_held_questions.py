@@ -3,12 +3,12 @@
 import json
 import os
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from observe import eventually
+from person import CORRAL, END, Ask, run, terminals
 from screen import OrphanScreen
 
 import golden
@@ -16,8 +16,6 @@ from corral.policy.answers.family_grants import list_answers
 from corral.policy.answers.refusals import find_refusal, open_refusals
 from corral.policy.answers.watchers import is_watched
 
-CORRAL = (sys.executable, "-m", "corral")
-END = b"[N]o > "
 FETCH = ("python3", "fetch.py")
 SCRIPT = """
 import sys, urllib.request
@@ -27,7 +25,6 @@ for name in sys.argv[1:] or ["own"]:
     except OSError as error:
         print("failed:", error, flush=True)
 """
-Ask = Callable[..., OrphanScreen]
 
 
 @pytest.fixture
@@ -52,28 +49,8 @@ def policy(base: Path, more: str = "") -> None:
 
 @pytest.fixture
 def screen(project: Path) -> Iterator[Ask]:
-    made: list[OrphanScreen] = []
-
-    def make(*command: str, **environ: str) -> OrphanScreen:
-        made.append(OrphanScreen([*CORRAL, *command], project, columns=300, environ={"NO_COLOR": "1"} | environ))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
-
-
-def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*CORRAL, *arguments],
-        cwd=cwd,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        start_new_session=True,
-        timeout=120,
-        check=False,
-    )
+    with terminals(project) as made:
+        yield made
 
 
 def answer(shown: OrphanScreen, keys: bytes) -> int:

@@ -1,18 +1,15 @@
 """`corral learn`: a person lets a command connect once, and the proposed grants are proven by a second run without a question."""
 
 import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from person import CORRAL, END, Ask, run, terminals
 from screen import OrphanScreen
 
 from corral.policy.loader import load
 
-CORRAL = (sys.executable, "-m", "corral")
-END = b"[N]o > "
 HOSTS = '[containment]\nhosts = ["own.example=127.0.0.1", "more.example=127.0.0.1"]\n'
 SCRIPT = """
 import pathlib, sys, urllib.request
@@ -20,7 +17,6 @@ for name in sys.argv[1:]:
     print(urllib.request.urlopen(f"http://{name}.example:PORT/").read().decode(), flush=True)
 pathlib.Path("made").touch()
 """
-Ask = Callable[..., OrphanScreen]
 
 
 @pytest.fixture
@@ -42,28 +38,8 @@ def policy_file(base: Path) -> Path:
 
 @pytest.fixture
 def screen(project: Path) -> Iterator[Ask]:
-    made: list[OrphanScreen] = []
-
-    def make(*command: str) -> OrphanScreen:
-        made.append(OrphanScreen([*CORRAL, *command], project, columns=300, environ={"NO_COLOR": "1"}))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
-
-
-def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*CORRAL, *arguments],
-        cwd=cwd,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        start_new_session=True,
-        timeout=120,
-        check=False,
-    )
+    with terminals(project) as made:
+        yield made
 
 
 def answered(shown: OrphanScreen, *keys: bytes) -> tuple[int, list[str]]:

@@ -2,22 +2,17 @@
 
 import json
 import os
-import subprocess
-import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from screen import OrphanScreen
+from person import END, Ask, run, terminals
 
 from corral.policy.loader import load
 
-CORRAL = (sys.executable, "-m", "corral")
-END = b"[N]o > "
 CURL = ("curl", "-sS", "https://index.example/x")
-Ask = Callable[..., OrphanScreen]
 
 
 @pytest.fixture
@@ -35,28 +30,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def screen(project: Path) -> Iterator[Ask]:
-    made: list[OrphanScreen] = []
-
-    def make(*command: str) -> OrphanScreen:
-        made.append(OrphanScreen([*CORRAL, *command], project, columns=200, environ={"NO_COLOR": "1"}))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
-
-
-def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*CORRAL, *arguments],
-        cwd=cwd,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        start_new_session=True,
-        timeout=120,
-        check=False,
-    )
+    with terminals(project, 200) as made:
+        yield made
 
 
 def refuse(project: Path, *calls: tuple[str, ...]) -> None:
