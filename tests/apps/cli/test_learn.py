@@ -117,6 +117,14 @@ def test_call_of_a_hard_class_is_not_run(screen: Ask, project: Path) -> None:
     assert b"not learnt" in shown.seen
 
 
+@pytest.mark.parametrize("text", ["git push https://forge.example/a.git main", "git reset --hard"])
+def test_call_that_needs_an_answer_each_time_is_not_run(screen: Ask, project: Path, text: str) -> None:
+    shown = screen("learn", "--shell", text)
+    assert shown.status() == 1
+    assert b"not run: this needs your answer each time" in shown.seen
+    assert policy_file(project.parent).read_text() == HOSTS
+
+
 @pytest.mark.parametrize("command", [("learn", "--", "true"), ("learn", "--shell", "curl https://own.example/")])
 def test_nobody_but_a_person_at_a_terminal_learns(project: Path, command: tuple[str, ...]) -> None:
     done = run(*command, cwd=project)

@@ -89,6 +89,10 @@ def main(options: Options) -> int:
         print(printable(verdict.reason) if call.shell else verdict.reason, file=sys.stderr)
         _say("no grant can allow this command", terminal.paint("deny", "not learnt"))
         return NOBODY_STATUS
+    if verdict.decision is Decision.ASK and not entries_for(verdict, config.project_root):
+        # Before anything runs: a push, for example, cannot be taken back.
+        _say("not run: this needs your answer each time, so no grant is proposed. Run it with: corral run")
+        return NOT_LEARNT_STATUS
     if verdict.grants and not _agreed(f"It needs {needs_sentence(verdict.grants)}.", verdict.grants, config):
         _say("not run: you said no")
         return NOT_LEARNT_STATUS
@@ -177,11 +181,7 @@ def _proposals(
     """Return what the call needed as entries for the policy. None if an entry cannot give it; the user has read why."""
     made = []
     if verdict.decision is Decision.ASK:
-        entries = entries_for(verdict, config.project_root)
-        if not entries:
-            _say("this needs your answer each time, so no grant is proposed: corral allow")
-            return None
-        made = [Proposal(entry, grants) for entry, grants in entries]
+        made = [Proposal(entry, grants) for entry, grants in entries_for(verdict, config.project_root)]
     if destinations:
         words = _words_of(call, config)
         if not words:
